@@ -1,4 +1,4 @@
-# fedhca2 for the server and the sites of a federation: docs/many-machines.md says how to run it.
+# fedhca2 for the server and the sites of a federation: docs/services.md says how to run it.
 #   docker build --tag fedhca2 .
 #   docker build --tag fedhca2:cuda --build-arg TORCH_INDEX=https://pypi.org/simple .
 

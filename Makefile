@@ -23,10 +23,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train nine clients with FedHCA² on rendered scenes and compare with training alone
 	$(BIN)/fedhca2 run demo
 
-test: lint browser  ## format, lint, imports, types, every test (7 to 8 minutes on 2 cores)
+test: lint browser  ## format, lint, imports, types, all tests but the longest attacks (minutes; may install chromium)
 	$(BIN)/pytest -n 4 -m 'not long'  # more workers than cores: some of them wait for other processes
 
-check: lint  ## format, lint, imports, types, fast tests (2 minutes)
+check: lint  ## format, lint, imports, types, fast tests
 	$(BIN)/pytest -m 'not slow'
 
 lint: $(READY)

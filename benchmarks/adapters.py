@@ -1,7 +1,9 @@
 """What a frozen backbone and adapters cost and give: python benchmarks/adapters.py CONFIG OUT [--set KEY=VALUE …]
 
-Trains the config's encoder whole, with adapters of two ranks, and frozen, each by the config's method, and whole by
-Local. The table has megabytes sent per client and round, seconds per round, peak memory of the GPU, and Δm over Local.
+Trains the config's encoder whole, with adapters of two ranks, with those of the smaller shared in part, and frozen,
+each by the config's method and by Local. The table has megabytes sent per client and round, seconds per round, peak
+memory of the GPU, and Δm over Local with the whole encoder: of the method, and of Local, which shows what the encoder
+alone costs. The last column is the method's Δm over Local with the same encoder: what sharing gives.
 """
 
 import argparse
@@ -20,6 +22,8 @@ from fedhca2.run_folder.result import overall_gain
 VARIANTS = {
     "whole": {},
     "LoRA, rank 8": {"adapters": {"kind": "lora", "rank": 8}},
+    "LoRA, rank 8, A shared": {"adapters": {"kind": "lora", "rank": 8, "share": "down"}},
+    "LoRA, rank 8, A frozen": {"adapters": {"kind": "lora", "rank": 8, "train": "up"}},
     "LoRA, rank 32": {"adapters": {"kind": "lora", "rank": 32, "alpha": 32}},
     "frozen": {"frozen": True},
 }
@@ -32,15 +36,15 @@ def with_encoder(experiment, changes):
     return Experiment.parse(values)
 
 
-def measured(experiment, out):
+def measured(values, out):
     """Run once, or read what is there: scores, megabytes up per client and round, seconds per round, GPU memory."""
-    peak = None
+    experiment, peak = Experiment.parse(values), None
     if not RunFiles(out).finished:
         began = perf_counter()
         run(experiment, out)
         print(f"{out}: {perf_counter() - began:.0f} s", flush=True)
         peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
-    return RunFiles(out).result["clients"], *megabytes_and_seconds(RunFiles(out)), peak
+    return RunFiles(out).result.clients, *megabytes_and_seconds(RunFiles(out)), peak
 
 
 def main():
@@ -52,15 +56,19 @@ def main():
     experiment = Experiment.load(options.config, [*options.set, "baseline=false"])
     # Each run has its own process, since workspaces of the one before would stay on the GPU.
     alone = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1)
-    local, *_ = alone.submit(measured, experiment.with_method("local"), options.out / "local").result()
-    print("| encoder | MB up | s a round | GiB | Δm over Local |\n| --- | ---: | ---: | ---: | ---: |")
+    print("| encoder | MB up | s a round | GiB | Δm | Δm of Local | Δm by sharing |\n| --- |" + " ---: |" * 6)
+    whole = None
     for name, changes in VARIANTS.items():
         changed = with_encoder(experiment, changes)
-        out = options.out / name.replace(", rank ", "-").lower()
-        scores, up, seconds, peak = alone.submit(measured, changed, out).result()
-        gain = overall_gain(scores, local, experiment.task_set, experiment.kinds)
+        out = options.out / name.replace(", rank ", "-").replace(", A ", "-").lower()
+        scores, up, seconds, peak = alone.submit(measured, changed.to_dict(), out).result()
+        local, *_ = alone.submit(measured, changed.with_method("local").to_dict(), Path(f"{out}-local")).result()
+        whole = whole or local
+        pairs = ((scores, whole), (local, whole), (scores, local))
+        gains = [overall_gain(one, other, experiment.task_set, experiment.kinds) for one, other in pairs]
         memory = "" if peak is None else f"{peak:.2f}"
-        print(f"| {name} | {up:.2f} | {seconds:.1f} | {memory} | {gain:+.2f} % |", flush=True)
+        shown = " | ".join(f"{gain:+.2f} %" for gain in gains)
+        print(f"| {name} | {up:.2f} | {seconds:.1f} | {memory} | {shown} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,47 +1,75 @@
-"""Everything in docs/results.md that is made from runs.
+"""Everything in README.md and docs/results*.md that is made from runs.
 
     python benchmarks/results.py run [PART …]    makes the runs that are missing, and records them
     python benchmarks/results.py add RUNS…       records the finished runs below these folders in benchmarks/results/
-    python benchmarks/results.py page            makes the tables and figures of docs/results.md from the records
+    python benchmarks/results.py page            makes the tables and figures of these pages from the records
 
 A run belongs to the embedded experiment that its config names, and replaces the record of an earlier run with its
-experiment, settings and seed. The page compares a run with the record of Local that has its settings and seed. What
-stands between `<!-- results: BLOCK … -->` and `<!-- end -->` is replaced; figures go to images/ beside the page. Blocks
-name experiments as NAME or, with other settings, as NAME,KEY=VALUE.
+experiment, settings and seed. A run is compared with the record of Local that has its settings and seed. What stands
+between `<!-- results: BLOCK … -->` and `<!-- end -->` is replaced; figures go to the folder images/ of their page.
+Blocks name experiments as NAME or, with other settings, as NAME,KEY=VALUE.
 """
 
 import argparse
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
+from gain_bars import gain_bars
 from gain_curve import gain_curve
 from results_adding import add_runs
 from results_jobs import CURVE_METHODS, PARTS, part
-from results_of_papers import PAPER, SENSITIVITY
+from results_of_papers import SENSITIVITY
 from results_records import RECORDS, read_records
 from results_running import run_missing
-from results_runs import ENCODER, METHOD, SIZES, Runs, encoder_of, images_per_client
+from results_runs import (
+    ENCODER,
+    LENGTHS,
+    METHOD,
+    RECIPE,
+    SIZES,
+    Runs,
+    encoder_of,
+    exchanges_per_epoch,
+    images_per_client,
+)
+from results_tables import (
+    CHOICES,
+    NOT_RUN,
+    about,
+    cell,
+    comparable,
+    gain_cell,
+    gain_table,
+    gains_of_targets,
+    gains_over_targets,
+    head,
+    label_of,
+    lead,
+    markdown,
+    measured,
+    seed_gains,
+)
 
 from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
-from fedhca2.reports.comparison import DELTA_M, LOCAL, SeedScores, gather
+from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, RECOVERED, SeedScores, gather
 from fedhca2.reports.drawings import draw_ranks, ranking_note, ranking_of
-from fedhca2.reports.layouts import marked_cell, marks_note, shown
+from fedhca2.reports.layouts import marks_note, shown
 from fedhca2.run_folder.result import overall_gain
+from fedhca2.tasks import TASKS
 from fedhca2.words import metric_heading
 
 BLOCK = re.compile(r"(<!-- results: ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-NOT_RUN = "–"
-PAGE = Path(__file__).parents[1] / "docs" / "results.md"
-CURVE = "when-federation-helps"
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "choose-a-method.md", *sorted((ROOT / "docs").glob("results*.md"))]
+CURVE, EXCHANGES = "when-federation-helps", "exchanges-per-epoch"
 
 
 class Page:
-    """The blocks of a page. Each takes the words after its name and returns Markdown."""
+    """The blocks of pages. Each takes the words after its name and returns Markdown."""
 
     def __init__(self, runs):
         self.runs = runs
@@ -70,7 +98,7 @@ class Page:
         if not comparison:
             return f"*`{name}` was not run.*"
         scores = [column for column in comparison.columns if not column.is_gain]
-        gains = [column for column in comparison.columns if column.is_gain]
+        gains = [column for column in (DELTA_M, RECOVERED, BY_CLIENT) if column in comparison.columns]
         heads = ["method", *map(head, scores), *(f"{gain.metric}<br>% ↑" for gain in gains), "seeds", "s"]
         rows = []
         for method, row in comparison.entries.items():
@@ -80,9 +108,49 @@ class Page:
         note = marks_note(comparison).replace("*", r"\*")
         return "\n\n".join(filter(None, [about(runs), markdown(heads, rows), note]))
 
+    def gains(self, name, method):
+        """One method over training alone: a row for every kind of client and task."""
+        comparison, runs = self.comparison(name)
+        if not comparison or method not in comparison.entries:
+            return f"*`{method}` was not run in `{name}`.*"
+        heads = ["clients", "task", "score", "alone", f"`{method}`", "gain"]
+        rows = []
+        for column in (column for column in comparison.columns if not column.is_gain):
+            task = TASKS[column.task]
+            score = f"{metric_heading(column.metric, column.higher_is_better)} in {task.unit}"
+            cells = [shown(comparison.entries[row][column], column) for row in (LOCAL, method)]
+            gain = f"{mean(seed_gains(comparison, column, method)):+.1f}%"
+            rows.append([column.group.split(",")[0], task.title.lower(), score, *cells, gain])
+        seeds, gain = len({run.seed for run in runs}), shown(comparison.entries[method][DELTA_M], DELTA_M)
+        told = f"Δm, the mean relative gain, is {gain}% (mean ± standard deviation, {seeds} seeds)."
+        return f"{markdown(heads, rows).replace('---: | ---: |', '--- | --- |', 1)}\n\n{told}"
+
+    def bars(self, name, method):
+        """The gains of one method over training alone as a figure."""
+        comparison, _ = self.comparison(name)
+        if not comparison or method not in comparison.entries:
+            return f"*`{method}` was not run in `{name}`.*"
+        gains = {}
+        for column in (column for column in comparison.columns if not column.is_gain):
+            label = f"{column.group.split(',')[0]}: {TASKS[column.task].title.lower()}"
+            gains[label] = seed_gains(comparison, column, method)
+        told = ", ".join(f"{label} {mean(own):+.1f}%" for label, own in gains.items())
+        told = f"Gains of {method} over training alone in {name}: {told}"
+        self.figures[f"gains-{name}"] = gain_bars(gains, told)
+        return f"![{told}](images/gains-{name}.svg)"
+
     def summary(self, *names):
         """Δm of every method in every experiment, and in the paper's."""
         return gain_table({name: self.comparison(name)[0] for name in names}, METHODS)
+
+    def ahead(self, method, *names):
+        """By how much Δm of one method is ahead of every other's, and with how many of the seeds that both have."""
+        compared = {name: found for name in names if (found := self.comparison(name)[0])}
+        rows = []
+        for other in METHODS:
+            if other != method and any(other in comparison.entries for comparison in compared.values()):
+                rows.append([f"`{other}`", *(lead(found, method, other) for found in compared.values())])
+        return markdown(["ahead of", *(f"`{name.split(',')[0]}`" for name in compared)], rows)
 
     def shared(self, *names):
         """Δm of the methods that were run in all of these experiments; marks are corrected for their number."""
@@ -126,14 +194,51 @@ class Page:
             rows.append([label, *told, NOT_RUN if paper is None else f"{paper:+.2f}"])
         return markdown(["`fedhca2`", "Δm<br>% ↑", "seeds", "paper"], rows)
 
-    def curve(self, name):
-        """Δm over images per client, as a figure and as a table."""
+    def recipe(self, name):
+        """Training alone, and with one setting of the experiment changed at a time."""
+        runs = [run for run in self.runs.that_change(name, RECIPE) if run.method == LOCAL]
+        runs = [run for run in runs if run.seed == 0 and len(run.changes) <= 1]
+        if len(runs) < 2:
+            return f"*`{name}` was not run with other settings of training.*"
+        columns = [(client, task) for client, tasks in runs[0].scores.items() for task in tasks]
+        rows = [
+            [
+                label_of(run.changes),
+                *(f"{next(iter(run.scores[client][task].values())):.4g}" for client, task in columns),
+            ]
+            for run in sorted(runs, key=lambda run: len(run.changes))
+        ]
+        return markdown(["`local`, seed 0", *(f"{client}<br>{task}" for client, task in columns)], rows)
+
+    def variants(self, name):
+        """Methods with any settings, over all targets."""
+        return gains_over_targets(self.runs.that_change(name, METHOD))
+
+    def targets(self, name):
+        """The gain of each target, with the defaults of the methods."""
+        return gains_of_targets(self.runs.plain(name))
+
+    def chooser(self):
+        """A method to start with for some federations, and what it gained there."""
+        rows = []
+        for federation, method, settings, name, images in CHOICES:
+            comparison = self.by_size(name).get(images) if images else self.comparison(name)[0]
+            if gain := measured(comparison, method):
+                rows.append([federation, f"`{method}`{settings}", gain])
+        return markdown(["your federation", "start with", "gain over training alone"], rows).replace("---:", "---")
+
+    def by_size(self, name):
+        """Comparisons of an experiment by training images per client."""
         sized = {}
         for run in self.runs.that_change(name, SIZES):
-            if run.method in CURVE_METHODS:
+            if run.method in CURVE_METHODS and exchanges_per_epoch(run.settings) is None:
                 sized.setdefault(images_per_client(run.settings), []).append(run)
         sized = {images: comparable(runs) for images, runs in sorted(sized.items())}
-        compared = {images: gather(runs) for images, runs in sized.items() if runs}
+        return {images: gather(runs) for images, runs in sized.items() if runs}
+
+    def curve(self, name):
+        """Δm over images per client, as a figure and as a table."""
+        compared = self.by_size(name)
         if len(compared) < 2:
             return f"*`{name}` was not run with other numbers of images.*"
         curves = {
@@ -145,13 +250,39 @@ class Page:
         told = f"Δm over training alone by training images per client, for {', '.join(curves)}"
         self.figures[CURVE] = gain_curve(curves, "training images per outdoor client (log scale)", told)
         cells = [[f"`{method}`", *(gain_cell(found, method) for found in compared.values())] for method in curves]
-        seeds = [str(len({run.seed for run in sized[images]})) for images in compared]
+        seeds = [str(len(comparison.entries[LOCAL][DELTA_M].values)) for comparison in compared.values()]
         caption = (
             f"*Mean gain over training alone (%, `local` is the line at 0) by training images per outdoor client of "
             f"`{name}`; bands are one standard deviation over seeds, and a point without a band is one run.*"
         )
         heads = ["Δm % ↑", *(f"{images:,}" for images in compared)]
         return "\n\n".join([f"![{told}](images/{CURVE}.svg)", caption, markdown(heads, [*cells, ["seeds", *seeds]])])
+
+    def exchanges(self, name):
+        """Δm over exchanges per epoch with equal total steps, as a figure and as a table."""
+        runs = [run for run in self.runs.that_change(name, LENGTHS) if exchanges_per_epoch(run.settings)]
+        alone = {run.seed: run.scores for run in runs if run.method == LOCAL}
+        curves = {}
+        for run in (run for run in runs if run.method != LOCAL and run.seed in alone):
+            gain = overall_gain(run.scores, alone[run.seed], run.task_set, run.kinds)
+            points = curves.setdefault(run.method, {})
+            points.setdefault(exchanges_per_epoch(run.settings), {})[run.seed] = gain
+        curves = {method: {x: SeedScores(by) for x, by in sorted(points.items())} for method, points in curves.items()}
+        places = sorted({x for points in curves.values() for x in points})
+        if len(places) < 2:
+            return f"*`{name}` was not run with other numbers of exchanges.*"
+        told = f"Δm over training alone by exchanges per epoch, for {', '.join(curves)}"
+        self.figures[EXCHANGES] = gain_curve(curves, "exchanges per epoch (log scale)", told)
+        cells = [
+            [f"`{method}`", *(shown(points[x], DELTA_M) if x in points else NOT_RUN for x in places)]
+            for method, points in curves.items()
+        ]
+        caption = (
+            f"*Mean gain over training alone (%, `local` is the line at 0) by exchanges per epoch in `{name}`, with "
+            f"equal numbers of steps; bands are one standard deviation over {len(alone)} seeds.*"
+        )
+        heads = ["Δm % ↑", *(f"{x:g}" for x in places)]
+        return "\n\n".join([f"![{told}](images/{EXCHANGES}.svg)", caption, markdown(heads, cells)])
 
     def ranks(self, name):
         """The critical-difference figure of an experiment."""
@@ -164,81 +295,6 @@ class Page:
         self.figures[f"ranks-{name}"] = draw_ranks(ranking)
         told = ", ".join(f"{method} {place:.1f}" for method, place in ranking.ranks.items())
         return f"![Average ranks in {name}: {told}](images/ranks-{name}.svg)\n\n{ranking_note(ranking)}"
-
-
-def gain_table(compared, methods):
-    """Δm of these methods in every experiment, and in the paper's."""
-    papers = list(dict.fromkeys(found for name in compared if (found := scenario_of(name)) in PAPER))
-    heads = [
-        "method",
-        *(f"`{name.replace(',', '`<br>`')}`" for name in compared),
-        *(f"paper<br>{scenario.upper()}" for scenario in papers),
-    ]
-    rows = []
-    for method in methods:
-        ours = [gain_cell(comparison, method) for comparison in compared.values()]
-        theirs = [PAPER[scenario].get(method) for scenario in papers]
-        if method != LOCAL and ({*ours, *theirs} - {NOT_RUN, None}):
-            rows.append([f"`{method}`", *ours, *(NOT_RUN if gain is None else f"{gain:+.2f}" for gain in theirs)])
-    return markdown(heads, rows)
-
-
-def comparable(runs):
-    """The runs with seeds that Local was run with: others wait for it."""
-    seeds = {run.seed for run in runs if run.method == LOCAL}
-    return [run for run in runs if run.seed in seeds]
-
-
-def scenario_of(name):
-    """The paper's scenario that an experiment is like.
-
-    >>> scenario_of("scenes_2c_small"), scenario_of("real_2,rounds=20")
-    ('2c', '2')
-    """
-    return name.split(",")[0].split("_")[1]
-
-
-def head(column):
-    measured = metric_heading(column.metric, column.higher_is_better)
-    return f"{column.group.split(',')[0]}<br>{column.task}<br>{measured}"
-
-
-def cell(comparison, method, column):
-    """A cell with its mark, in bold if it is the best of the methods that were run with all seeds."""
-    whole = {name: row for name, row in comparison.entries.items() if not lacking(comparison, name)}
-    best = method in whole and replace(comparison, entries=whole).is_best(method, column)
-    text = marked_cell(comparison, method, column, mark=r"\*")
-    return f"**{text}**" if best else text
-
-
-def gain_cell(comparison, method):
-    """Δm, with the number of seeds if other methods have more."""
-    if comparison is None or DELTA_M not in comparison.entries.get(method, ()):
-        return NOT_RUN
-    seeds = len(comparison.entries[method][DELTA_M].values)
-    return cell(comparison, method, DELTA_M) + f" ({seeds})" * lacking(comparison, method)
-
-
-def lacking(comparison, method):
-    """Whether another method has more seeds."""
-    column = comparison.columns[0]
-    seeds = {name: len(row[column].values) for name, row in comparison.entries.items()}
-    return seeds[method] < max(seeds.values())
-
-
-def about(runs):
-    """What was run, on what."""
-    clients, seeds = len(runs[0].tasks), len({run.seed for run in runs})
-    devices = " and ".join(sorted({run.line["device"] for run in runs}))
-    versions = " and ".join(sorted({run.line["fedhca2"] for run in runs}))
-    what = f"{clients} clients, {runs[0].rounds} rounds, {seeds} seed{'s' * (seeds > 1)}, mean ± standard deviation"
-    return f"{what}; {len(runs)} run{'s' * (len(runs) > 1)} on {devices}, fedhca2 {versions}."
-
-
-def markdown(heads, rows):
-    """A table whose cells break before ± where the page is narrow."""
-    lines = [heads, ["---", *("---:" for _ in heads[1:])], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("± ", "±\N{NO-BREAK SPACE}")
 
 
 def add(runs, records):
@@ -256,13 +312,15 @@ def run(asked):
     return 1 if faults else 0
 
 
-def write_page(file, records):
-    """Fill the blocks of a page, write its figures, and name the records that are in none of them."""
+def write_pages(files, records):
+    """Fill the blocks of pages, write their figures, and name the records that are in none of them."""
     page = Page(Runs(read_records(records)))
-    file.write_text(page.filled(file.read_text("utf-8")), "utf-8")
-    for name, svg in page.figures.items():
-        (file.parent / "images").mkdir(exist_ok=True)
-        (file.parent / "images" / f"{name}.svg").write_text(svg, "utf-8")
+    for file in files:
+        page.figures.clear()
+        file.write_text(page.filled(file.read_text("utf-8")), "utf-8")
+        for name, svg in page.figures.items():
+            (file.parent / "images").mkdir(exist_ok=True)
+            (file.parent / "images" / f"{name}.svg").write_text(svg, "utf-8")
     for what, count in page.runs.unused().items():
         print(f"in no block: {what}{f' ({count} runs)' * (count > 1)}", file=sys.stderr)
     return 0
@@ -272,19 +330,19 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER")
     commands = parser.add_subparsers(dest="command", required=True)
-    runs = commands.add_parser("run", help="make and record the runs that are missing, beside each other")
+    runs = commands.add_parser("run", help="make and record the runs that are missing")
     runs.add_argument("parts", nargs="*", type=part, metavar="PART", help=f"by default all: {', '.join(PARTS)}")
     runs.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     runs.add_argument("--jobs", type=int, help="runs at a time; by default one per GPU, or per core")
     runs.add_argument("--out", type=Path, default=Path("runs/results"), metavar="FOLDER")
     commands.add_parser("add", help="record runs").add_argument("runs", nargs="+", type=Path, metavar="RUNS")
-    page = commands.add_parser("page", help="make the page from the records")
-    page.add_argument("page", nargs="?", type=Path, default=PAGE, metavar="PAGE.md")
+    page = commands.add_parser("page", help="make the tables and figures of pages from the records")
+    page.add_argument("pages", nargs="*", type=Path, default=PAGES, metavar="PAGE.md")
     asked = parser.parse_args(argv)
     try:
         if asked.command == "run":
             return run(asked)
-        return add(asked.runs, asked.records) if asked.command == "add" else write_page(asked.page, asked.records)
+        return add(asked.runs, asked.records) if asked.command == "add" else write_pages(asked.pages, asked.records)
     except UserError as error:
         print("\n".join(error.lines), file=sys.stderr)
         return 1

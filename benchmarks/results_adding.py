@@ -1,5 +1,7 @@
 """Adding finished runs to the records behind docs/results.md, and refusing those that cannot stand there."""
 
+import subprocess
+from functools import cache
 from pathlib import Path
 
 from results_records import Record, read_file, write_file
@@ -72,7 +74,7 @@ def line_of(run, base):
     experiment = run.experiment()
     settings = portable(experiment.to_dict())
     method = settings.pop("method")
-    changes = changed(base, settings)
+    changes = changed(portable(base), settings)
     if paths := [value for value in strings_in([changes, method]) if Path(value).is_absolute()]:
         raise UserError("", f"expected settings that hold on every machine, got {paths[0]}")
     return {"seed": experiment.seed, "method": method, "changes": changes, "scores": scores_of(run), **cost_of(run)}
@@ -80,7 +82,7 @@ def line_of(run, base):
 
 def scores_of(run):
     """The main score of every client by task and metric; raises UserError if one is missing."""
-    scores, clients = {}, run.finished_result["clients"]
+    scores, clients = {}, run.outcome.clients
     for spec in run.experiment().specs:
         for task in spec.tasks:
             if task not in clients.get(spec.name, {}):
@@ -95,14 +97,22 @@ def cost_of(run):
     if not run.of("client") or not run.of("round"):
         raise UserError("", f"expected events of its rounds, got none in {run.events_file.name}")
     megabytes, seconds = megabytes_and_seconds(run)
-    result = run.finished_result
+    result = run.outcome
     return {
-        "seconds": round(result["seconds"], 1),
+        "seconds": round(result.seconds, 1),
         "seconds_per_round": round(seconds, 2),
         "megabytes_up": float(f"{megabytes:.6g}"),  # per client and round
-        "device": result["device"],
-        "fedhca2": result["versions"]["fedhca2"],
+        "device": result.device,
+        "fedhca2": result.versions["fedhca2"],
+        "commit": commit(),
     }
+
+
+@cache
+def commit():
+    """The commit of this checkout; empty if it is none."""
+    asked = ["git", "-C", Path(__file__).parent, "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
 
 
 def strings_in(value):

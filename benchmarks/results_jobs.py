@@ -19,6 +19,7 @@ SCENES = ("scenes_1c", "scenes_2c", "scenes_4c", "scenes_2")
 PHOTOGRAPHS = ("real_1c", "real_2c", "real_2")
 PHOTOGRAPHS_METHODS = (
     "local",
+    "pooled",
     "fedavg",
     "fedprox",
     "fedper",
@@ -29,13 +30,26 @@ PHOTOGRAPHS_METHODS = (
     "fedpull",
     "fedhca2",
 )
-SHORT = ["rounds=20"]  # all photographs
+# What the settings of photographs gain: each run takes one of them back, and the last takes all back but the encoder.
+LITE2 = ["encoder.name=tf_efficientnet_lite2", "encoder.weights=data/tf_efficientnet_lite2.safetensors"]
+RECIPE = {
+    "frozen": ["model.encoder.frozen=true"],
+    "one_rate": ["training.encoder_rate=null"],
+    "transposed": ["model.head=transposed"],
+    "narrow": ["model.decoder_width=64"],
+    "wide_scales": ["training.scales=[0.5,2.0]"],
+    "lite2": [f"model.{setting}" for setting in LITE2],
+}
 # Images per outdoor client: rounds, epochs per round, seeds. The indoor client has 0.8 times as many images, as in
 # scenes_1c, which is the point at 500. Every outdoor client takes 2,400 to 2,500 steps, so that the smallest shards are
 # trained out as well (on 25 images, semantic segmentation still gains between 600 and 1,200 steps), and one point
 # differs from the next in the number of images. Exchanges are 50 to 62 steps apart, and 125 at 1,000 images.
 CURVE = {25: (40, 20, 2), 50: (40, 10, 2), 100: (40, 5, 2), 200: (50, 2, 2), 1000: (20, 1, 1)}
 CURVE_METHODS = ("local", "fedper", "matfl", "fedhca2", "fedpull")
+# Exchanges per epoch of scenes_1c with 60 batches in an outdoor client's epoch and 48 in the indoor one's, so that all
+# take equal numbers of steps in 40 epochs. Alone, the length of rounds does not matter, so Local is run with one.
+EXCHANGES = (0.25, 1, 2, 4, 12)
+EXCHANGES_METHODS = ("fedper", "matfl", "fedpull", "fedhca2")
 # What the supplementary's tables 4, 6, 7 and table 3 change, and α and β alone. The defaults are in scenes_1c itself.
 SENSITIVITY = {
     **{f"c{c}": [f"c={c}"] for c in (0.2, 0.6, 0.8)},
@@ -58,6 +72,7 @@ ENCODERS = {
 SMALL_METHODS = ("local", "fedper", "matfl", "fedpull", "fedhca2")
 MIXED_METHODS = ("local", "fedavg", "fedper", "fedpull", "fedhca2")
 DEMO_SEEDS = 5
+MOLECULES_METHODS = ("local", "fedavg", "fedprox", "fedper", "ditto", "fedamp", "matfl", "fedpull", "fedhca2", "pooled")
 ALONE = ["baseline=false"]  # for experiments that would train Local in every run; the page compares with its own run
 
 
@@ -77,6 +92,21 @@ def curve():
                 yield job("scenes_1c", method, seed, settings, f"{images}")
 
 
+def exchanges():
+    """What more frequent exchanges give: Δm over exchanges per epoch, with equal total steps."""
+    for seed in range(SEEDS):
+        yield job("scenes_1c", "local", seed, exchanging(1), "x1")
+        for often in EXCHANGES:
+            for method in EXCHANGES_METHODS:
+                yield job("scenes_1c", method, seed, exchanging(often), f"x{often}")
+
+
+def exchanging(often):
+    """The settings of this number of exchanges per epoch."""
+    settings = ["data.outdoor.train=2400", "data.indoor.train=384", f"rounds={round(40 * often)}"]
+    return settings + [f"clients.{entry}.steps={round(batches / often)}" for entry, batches in enumerate((60, 48))]
+
+
 def sensitivity():
     """FedHCA² with other settings, and with one of its two parts."""
     for seed in range(SEEDS):
@@ -86,7 +116,13 @@ def sensitivity():
 
 def photographs():
     """The papers' scenarios on photographs."""
-    yield from each(PHOTOGRAPHS, PHOTOGRAPHS_METHODS, SHORT)
+    yield from each(PHOTOGRAPHS, PHOTOGRAPHS_METHODS)
+
+
+def recipe():
+    """Training alone on photographs without one of the settings that make it work, with one seed."""
+    for name, settings in RECIPE.items():
+        yield job("real_1c", "local", 0, settings, name)
 
 
 def starts():
@@ -101,7 +137,7 @@ def encoders():
     """Adapters and a frozen backbone on photographs, with one seed."""
     for name, settings in ENCODERS.items():
         changes = [f"model.encoder.{setting}" for setting in settings]
-        yield job("real_1c", "fedhca2", 0, [*SHORT, *changes], name)
+        yield job("real_1c", "fedhca2", 0, changes, name)
 
 
 def small():
@@ -118,8 +154,31 @@ def demo():
     yield from each(["demo"], ("local", "fedhca2"), ALONE, DEMO_SEEDS)
 
 
+def molecules():
+    """Companies with molecules, with `fedpull` also as it did best in plain PyTorch."""
+    yield from each(["molecules_10"], MOLECULES_METHODS, seeds=5)
+    yield from each(["molecules_few", "molecules_families"], MOLECULES_METHODS)
+    for experiment, seeds in {"molecules_10": 5, "molecules_few": SEEDS, "molecules_families": SEEDS}.items():
+        for seed in range(seeds):
+            yield job(experiment, "fedpull", seed, ["method.until=0.75"], "late")
+
+
 PARTS = {
-    part.__name__: part for part in (catalogue, curve, sensitivity, photographs, starts, encoders, small, mixed, demo)
+    part.__name__: part
+    for part in (
+        catalogue,
+        curve,
+        exchanges,
+        sensitivity,
+        photographs,
+        recipe,
+        starts,
+        encoders,
+        small,
+        mixed,
+        demo,
+        molecules,
+    )
 }
 
 

@@ -8,16 +8,23 @@ client, and its cost. So a record keeps its meaning when an embedded experiment 
 import json
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import nan
 from pathlib import Path
+from types import SimpleNamespace
 
 from results_runs import changes_in
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import merged
-from fedhca2.run_folder.files import numbers, to_json
+from fedhca2.run_folder.files import to_json
 
 RECORDS = Path(__file__).parent / "results"
+
+
+def number(value):
+    """A number that JSON holds as null if it is not finite."""
+    return nan if value is None else value
 
 
 @dataclass(frozen=True)
@@ -73,18 +80,18 @@ class Record:
     @cached_property
     def scores(self):
         """Scores by client and task, in the order of the config."""
-        by_task = numbers(self.line["scores"])
+        by_task = self.line["scores"]
         return {
             spec.name: {
-                task: {metric: held[spec.name] for metric, held in by_task[task].items() if spec.name in held}
+                task: {metric: number(held[spec.name]) for metric, held in by_task[task].items() if spec.name in held}
                 for task in spec.tasks
             }
             for spec in self._parsed.specs
         }
 
     @property
-    def finished_result(self):
-        return {"clients": self.scores, "baseline": None}  # the page compares with recorded runs of Local
+    def outcome(self):
+        return SimpleNamespace(clients=self.scores, baseline=None)  # the page compares with recorded runs of Local
 
     @cached_property
     def tasks(self):

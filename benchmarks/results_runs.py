@@ -11,8 +11,10 @@ from fedhca2.methods import METHODS
 from fedhca2.reports.variants import FREE
 
 SIZES = re.compile(r"rounds|clients|data\.[^.]+\.train|training\.schedule\.warmup_epochs")  # what the curve changes
+LENGTHS = re.compile(r"rounds|clients|data\.[^.]+\.train")  # of rounds
 METHOD = re.compile(r"method(\..*)?")
 ENCODER = re.compile(r"model\.encoder\.(adapters.*|frozen)")
+RECIPE = re.compile(r"model\.(encoder(\.frozen)?|head|decoder_width)|training\.(encoder_rate|scales)")  # of photographs
 NOTHING = re.compile("(?!)")
 
 
@@ -64,10 +66,15 @@ def embedded(name, method):
 
 
 def portable(settings):
-    """The settings that decide a run's scores on any machine: not its seed, devices, nor the digest of its weights."""
+    """The settings that decide a run's scores on any machine.
+
+    These are not its seed, its devices, how a GPU takes a step, nor the digest of its weights.
+    """
     model = dict(settings["model"])
     model["encoder"] = {key: value for key, value in model["encoder"].items() if key != "sha256"}
-    return {key: value for key, value in settings.items() if key not in (*FREE, "devices")} | {"model": model}
+    training = {key: value for key, value in settings["training"].items() if key != "step"}
+    kept = {key: value for key, value in settings.items() if key not in (*FREE, "devices")}
+    return kept | {"model": model, "training": training}
 
 
 def changed(wanted, own, place=""):
@@ -100,6 +107,14 @@ def images_per_client(settings):
     entry = next(entry for entry in settings["clients"] if entry.get("split"))
     clients = len(entry["split"]) * entry["copies"]
     return settings["data"][entry["data"]]["train"] // clients
+
+
+def exchanges_per_epoch(settings):
+    """How often clients exchange in an epoch, if their rounds are numbers of steps; None otherwise."""
+    entry = next((entry for entry in settings["clients"] if entry.get("split")), {})
+    if not entry.get("steps"):
+        return None
+    return images_per_client(settings) // settings["training"]["batch_size"] / entry["steps"]
 
 
 def encoder_of(settings):

@@ -73,7 +73,7 @@ class Eve:
 
     def limit(self, slot: Slot) -> float:
         """The farthest that a round can move a slot."""
-        return REACH.of_row(self.client.profile, LAYOUTS[slot.part].numel, range(1), STEPS).within(1.0)
+        return REACH.of_row(self.client.profile, slot.part, LAYOUTS[slot.part].numel, range(1), STEPS).within(1.0)
 
     def wrong(self, slot: Slot, share: float) -> Tensor:
         """A move by this share of the limit, away from the optimum common to all clients."""
@@ -147,8 +147,11 @@ def method_of(text: str, **settings: str) -> Method:
 
 def applies(attack: str, method: str) -> bool:
     """Whether an attack concerns something that a method shares."""
-    shared = method_of(method).aggregators(0)
-    return "decoder" in shared and method_of(method).local.replaces if ATTACKS[attack].statistics else bool(shared)
+    played = method_of(method)
+    shared = played.aggregators(0)
+    if ATTACKS[attack].statistics:
+        return "decoder" in shared and played.local.replaces and played.norms == "shared"
+    return bool(shared)
 
 
 @dataclass(frozen=True)

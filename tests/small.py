@@ -2,7 +2,7 @@
 
 import torch
 
-from fedhca2.aggregation import CommonUpdate
+from fedhca2.aggregation import CommonUpdate, ServerAdam, SignAgreement, TrimmedMean
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
@@ -24,9 +24,12 @@ SMALL = {
     ],
 }
 
-COMMON = {name: method.encoder for name, method in METHODS.items() if isinstance(method.encoder, CommonUpdate)}
-# Of the methods that send everybody one update, and differ in its weights alone, one: the others are tested on arrays.
-MECHANISMS = [name for name in METHODS if name not in COMMON or COMMON[name].learns or name == "upgrad"]
+ONE_UPDATE = CommonUpdate | TrimmedMean | SignAgreement | ServerAdam
+COMMON = {name: method.encoder for name, method in METHODS.items() if isinstance(method.encoder, ONE_UPDATE)}
+# Of the methods that send everybody one update, and differ in a formula alone, two: the others are tested on arrays.
+CHOSEN = ("upgrad", "trimmed_mean", "fedadam")
+MECHANISMS = [name for name in METHODS if name not in COMMON or COMMON[name].learns or name in CHOSEN]
+IN_ONE_PLACE = {name for name, method in METHODS.items() if method.local.in_one_place}
 
 
 def unifying(every: int) -> dict[str, dict[str, object]]:

@@ -70,7 +70,7 @@ def open_data_once(experiment):
 
 def quickly(work, *args, **options):
     """Run with scenes that are rendered once for all tests."""
-    with patch("fedhca2.federation.in_process.open_data", open_data_once):
+    with patch("fedhca2.federation.engine.open_data", open_data_once):
         return work(*args, **options)
 
 

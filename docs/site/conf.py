@@ -40,6 +40,7 @@ nb_execution_mode = "cache"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_execution_excludepatterns = [] if find_spec("rdkit") and find_spec("MoleculeACE") else ["**/molecules.ipynb"]
 nb_merge_streams = True
 nb_output_stderr = "remove"  # warnings about the machine; errors stop the build
 

@@ -42,7 +42,8 @@ def settings(config):
             known = "; ".join(
                 filter(None, [f"default {format_value(value)}" if plain else "", allowed_values(schemas[name])])
             )
-            yield f":param {name}: {to_rst(field.description or '')}{f' ({known})' if known else ''}"
+            about = to_rst(field.description or "").replace("|", r"\|")  # which would mark a substitution
+            yield f":param {name}: {about}{f' ({known})' if known else ''}"
 
 
 def find_public_name(app, env, node, contnode):

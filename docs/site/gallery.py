@@ -40,7 +40,7 @@ scenes](own-data.md#ready-made).
 
 ## Comparisons
 
-`fedhca2 compare` draws the methods' [average ranks](getting-started.md#several-methods-several-seeds), and
+`fedhca2 compare` draws the methods' [average ranks](compare-methods.md#what-is-beyond-chance), and
 `benchmarks/results.py` the figures of the [results](results.md).
 
 ![Average ranks of methods in scenes_1c](images/ranks-scenes_1c.svg)

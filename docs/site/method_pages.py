@@ -1,23 +1,34 @@
-"""A page for every method of the catalogue: source and settings from the code, formulas from docs/methods.md."""
+"""A page for every method of the catalogue: facts from the code, formulas from docs/methods.md, gains from results."""
 
 import re
 
+from method_facts import differences, local_work, measured, when, with_sums
+
+from fedhca2 import methods
 from fedhca2.cli.show import settings_in, shared_parts
 from fedhca2.methods import METHODS, components_of
 
+EVERYWHERE = ("batch_norm", "norms", "final_epochs", "adapters")  # settings of all methods
 WEIGHTS = "| method | weights |"  # the head of the table with rows about methods
 
 
-def method_page(name, overview):
-    """One page; `overview` is the text of docs/methods.md, one folder up."""
+def method_page(name, overview, results="", deviations=""):
+    """One page; the texts are those of docs/methods.md, docs/results.md and docs/deviations.md, one folder up."""
     method = METHODS[name]
     about = from_folder_below(explanation(name, overview))
     parts = [settings_table(part, component) for part, component in components_of(method).items()]
-    everywhere = table(each for each in settings_in(method) if each.name == "batch_norm")
+    everywhere = table(each for each in settings_in(method) if each.name in EVERYWHERE)
+    gains = from_folder_below(measured(name, results)) or "Not in the recorded runs."
+    rows = from_folder_below(differences(name, deviations))
+    head = "| what | paper and released code | here | the other |\n| --- | --- | --- | --- |\n"
     return f"""\
 # `{name}`
 
-Source: {method.reference}. Shared: {shared_parts(method)}. Try it: `fedhca2 run demo --set method={name}`.
+Source: {method.reference}. A client shares: {shared_parts(method)}. Try it: `fedhca2 run demo --set method={name}`.
+
+## When to use it
+
+Use it if: {when(name)}. [Choose a method](../choose-a-method.md) compares all of them.
 
 ## Formula
 
@@ -28,7 +39,26 @@ Source: {method.reference}. Shared: {shared_parts(method)}. Try it: `fedhca2 run
 {"".join(parts)}**Every method** also has
 
 {everywhere}
-[All methods](../methods.md), and how they [differ from the papers](../deviations.md).
+## Measured
+
+Δm over training alone in percent, mean ± standard deviation over seeds ([how to
+read it](../results.md#how-to-read-the-tables)).
+
+{gains}
+
+## Cost
+
+{local_work(name)} `--dry-run` prints what a client sends in a round.
+
+## Secure aggregation
+
+Works with [sums only](../secure-aggregation.md): {with_sums(name)}.
+
+## Differences from the paper
+
+{head + rows if rows else "None are listed."}
+
+[All methods](../methods.md). [All deviations](../deviations.md).
 """
 
 
@@ -61,7 +91,8 @@ def from_folder_below(text):
 def settings_table(part, component):
     """What a component is, and its settings; nothing if it has none."""
     found = [each for each in settings_in(component) if each.name != "kind"]
-    head = f"**{part}**: {{py:class}}`~fedhca2.methods.{type(component).__name__}`. "
+    name = type(component).__name__
+    head = f"**{part}**: {{py:class}}`~fedhca2.methods.{name}`. " if name in methods.__all__ else f"**{part}**: "
     return f"{head}{found[0].about}\n\n{table(found)}\n" if found else ""
 
 

@@ -18,19 +18,59 @@ LINK = re.compile(r"(?<=\]\()[^)#:\s]+(?=[)#])")
 LISTED = {".py": "python", ".yaml": "yaml", "Dockerfile": "docker"}  # what gets a page if another page links to it
 ORPHAN = "---\norphan: true\n---\n\n"
 
+
+def pages(*names):
+    """Pages in docs/."""
+    return [f"docs/{name}" for name in names]
+
+
 # The navigation: the title of a group, and its pages. Pages that are in no group come last.
 CONTENTS = {
-    "Start": ["docs/getting-started", "docs/experiments", "docs/results", "docs/gallery", "docs/why-this"],
-    "Notebooks": [f"docs/notebooks/{name}" for name in ("first-federation", "own-data", "own-method", "flower")],
-    "Your own": [
-        f"docs/{name}" for name in ("own-data", "own-task", "own-model", "encoders", "own-tracker", "own-flower-app")
-    ],
-    "Methods": ["docs/methods", "docs/deviations", "docs/paper-to-code", "docs/who-helps-whom"],
-    "Operation": [
-        f"docs/{name}" for name in ("many-machines", "thousand-sites", "reliability", "security", "performance")
-    ],
-    "Reference": ["docs/settings", "docs/shell", "docs/api"],
-    "Project": ["CONTRIBUTING", "docs/one-run", "docs/decisions", "SECURITY", "CHANGELOG"],
+    "Tutorials": pages(
+        "getting-started",
+        "notebooks/first-federation",
+        "from-zero",
+        "notebooks/own-data",
+        "notebooks/molecules",
+        "two-machines",
+        "notebooks/flower",
+    ),
+    "How to": pages(
+        *(
+            "choose-a-method",
+            "compare-methods",
+            "own-data",
+            "own-task",
+            "beyond-images",
+            "own-model",
+            "models",
+            "notebooks/own-method",
+            "own-tracker",
+            "gpus",
+        ),
+        *("in-python", "use-models", "many-machines", "services", "secure-aggregation", "capacity", "own-flower-app"),
+        *("experiments", "migrate", "cookbook", "troubleshooting"),
+    ),
+    "Reference": pages(
+        *("command-line", "settings", "site-file", "run-folder", "methods", "encoders", "api", "shell", "platforms"),
+        *("paper-to-code", "deviations", "gallery"),
+    ),
+    "Understand": pages(
+        *("concepts", "results", "who-helps-whom", "security", "reliability", "performance", "why-this"),
+        *("results-scenes", "results-photographs", "results-molecules", "results-making", "glossary"),
+    ),
+    "Project": ["CHANGELOG", "CONTRIBUTING", *pages("one-run", "decisions"), "SECURITY"],
+}
+
+CARDS = {  # on the first page
+    "Learn": "[Your first federation](docs/getting-started.md), [from zero to your own](docs/from-zero.md), "
+    "[two machines](docs/two-machines.md)",
+    "Do": "[Choose a method](docs/choose-a-method.md), [bring your data](docs/own-data.md), "
+    "[use trained models](docs/use-models.md), [cookbook](docs/cookbook.md)",
+    "Look up": "[Commands](docs/command-line.md), [settings](docs/settings.md), [methods](docs/methods.md), "
+    "[Python](docs/api.md)",
+    "Understand": "[Concepts](docs/concepts.md), [results](docs/results.md), [security](docs/security.md), "
+    "[glossary](docs/glossary.md)",
 }
 
 
@@ -63,18 +103,26 @@ def written_pages():
         for title, group in {**CONTENTS, "More": others}.items()
         if group
     ]
-    pages["index.md"] = "\n".join([pages.pop("README.md"), *groups])
+    first, rest = pages.pop("README.md").split("\n## ", 1)
+    pages["index.md"] = "\n".join([first, cards(), f"## {rest}", *groups])
     pages["docs/methods.md"] += tree([f"methods/{name}" for name in METHODS])
     pages["docs/api.md"] += tree([f"api/{module}" for module in MODULES])
     return pages
 
 
+def cards():
+    """Four ways into the pages."""
+    found = "\n".join(f"```{{container}} card\n**{title}**\n\n{text}\n```" for title, text in CARDS.items())
+    return f"````{{container}} cards\n{found}\n````\n"
+
+
 def made_pages():
     """The pages about methods, modules and decisions, by path."""
-    overview, listing = ((ROOT / "docs" / name).read_text("utf-8") for name in ("methods.md", "api.md"))
+    names = ("methods", "results", "deviations", "api")
+    *about, listing = ((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in names)
     decisions = sorted(path.stem for path in (ROOT / "docs" / "decisions").glob("*.md"))
     return {
-        **{f"docs/methods/{name}.md": method_page(name, overview) for name in METHODS},
+        **{f"docs/methods/{name}.md": method_page(name, *about) for name in METHODS},
         **{f"docs/api/{module}.md": api_page(module, listing) for module in MODULES},
         "docs/decisions.md": "# Decisions\n" + tree([f"decisions/{name}" for name in decisions], hidden=False),
     }

@@ -1,6 +1,7 @@
 """Federated multi-task learning for clients that do not share a task list.
 
-`docs/api.md` lists the public names: these, and those of `fedhca2.methods`, `fedhca2.tasks` and `fedhca2.data`.
+`docs/api.md` lists the public names: these, and those of `fedhca2.methods`, `fedhca2.tasks`, `fedhca2.data` and
+`fedhca2.flower`.
 """
 
 from importlib import import_module
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from fedhca2.errors import UserError
     from fedhca2.experiment import Experiment
     from fedhca2.methods import METHODS, Method
+    from fedhca2.records import Records
+    from fedhca2.reports.variants import leaderboard
     from fedhca2.run_folder.result import Result
     from fedhca2.runs import Run, compare, resume, run
     from fedhca2.tasks import TASKS, Task
@@ -22,6 +25,7 @@ __all__ = [
     "TASKS",
     "Experiment",
     "Method",
+    "Records",
     "Result",
     "Run",
     "Task",
@@ -29,6 +33,7 @@ __all__ = [
     "UserError",
     "__version__",
     "compare",
+    "leaderboard",
     "resume",
     "run",
 ]
@@ -39,12 +44,14 @@ _HOMES = {
     "TASKS": "tasks",
     "Experiment": "experiment",
     "Method": "methods",
+    "Records": "records",
     "Result": "run_folder.result",
     "Run": "runs",
     "Task": "tasks",
     "Trained": "deployment",
     "UserError": "errors",
     "compare": "runs",
+    "leaderboard": "reports.variants",
     "resume": "runs",
     "run": "runs",
 }

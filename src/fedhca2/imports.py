@@ -13,7 +13,7 @@ import shlex
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -25,9 +25,11 @@ from pydantic import ValidationInfo
 
 from fedhca2.config import suggest
 from fedhca2.errors import Fault, UserError
+from fedhca2.live import find, is_live
 from fedhca2.whole_files import private_folder, write_whole
 
 FORMS = "path/to/file.py:NAME or package.module:NAME"
+GONE = "an object that was handed over in Python, which this process does not have"
 
 
 def is_import_path(name: str) -> bool:
@@ -79,6 +81,8 @@ def load(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
     if not separator:
         raise ValueError(f"expected {FORMS}, got {path!r}")
     _require_allowed(path)
+    if is_live(path):
+        return _live(path, wanted, fits)
     try:
         module = _import(source)
     except Exception as error:  # a module may raise anything
@@ -91,6 +95,15 @@ def load(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
         got = "nothing of that name" if named is None else type(named).__name__
         raise ValueError(f"{attribute}: expected {wanted}, got {got}. {listed}")
     return named
+
+
+def _live(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
+    live = find(path)
+    if live is None:
+        raise ValueError(f"expected {FORMS}, got {path!r}, {GONE}")
+    if not fits(live.value):
+        raise ValueError(f"{path}: expected {wanted}, got {type(live.value).__name__}")
+    return live.value
 
 
 def _import(source: str) -> ModuleType:
@@ -119,6 +132,16 @@ _allowed = set[str]()  # by the user, in this process
 _refused: ContextVar[list[str] | None] = ContextVar("refused", default=None)  # None: everything may be imported
 
 
+def require_paths(where: str, paths: Iterable[str]) -> None:
+    """Raise UserError unless other processes can import what is at all these paths.
+
+    :param where: what starts other processes.
+    """
+    if here := [path for path in paths if is_live(path) or path.startswith("__main__:")]:
+        wanted = f"expected import paths ({FORMS}), since clients run in other processes"
+        raise UserError(where, f"{wanted}, got {here[0]!r}, which only this process knows")
+
+
 def allow_code(sources: Iterable[str]) -> None:
     """Let runs' folders name these files (`path/to/file.py`) and modules (`package.module`) in this process.
 
@@ -130,7 +153,7 @@ def allow_code(sources: Iterable[str]) -> None:
 def is_allowed(path: str) -> bool:
     """Whether a run's folder may name what is at this import path: code that the user has allowed or run, unchanged."""
     source = path.rpartition(":")[0]
-    if _canonical(source) in _allowed:
+    if _canonical(source) in _allowed or find(path) is not None:
         return True
     try:
         notes = [_note_of(file) for file in _files_of(source)]
@@ -156,6 +179,8 @@ def only_allowed(file: Path) -> Iterator[None]:
 
 
 def _not_allowed(path: str, file: Path) -> Fault:
+    if is_live(path):
+        return Fault(str(file), f"expected {FORMS}, got {path!r}, {GONE}")
     wanted = "code that you have run on this machine and not changed since"
     hint = f"if you trust it, add --allow-code {shlex.quote(path.rpartition(':')[0])}"
     return Fault(str(file), f"expected {wanted}, got {path!r:.200}; {hint}")
@@ -174,7 +199,7 @@ def remember_code(paths: Iterable[str]) -> None:
 
     The notes are outside of every run's folder, which nobody else can write: in $XDG_STATE_HOME/fedhca2/code.
     """
-    for path in dict.fromkeys(paths):
+    for path in [path for path in dict.fromkeys(paths) if not is_live(path)]:
         try:
             for file in _files_of(path.rpartition(":")[0]):
                 note = _note_of(file)
@@ -238,10 +263,12 @@ def explain_errors(where: str, expected: str) -> Iterator[None]:
         raise UserError(where, f"{expected}, got {one_line(error)}") from error
 
 
-def is_raised_in(error: Exception, paths: Iterable[str]) -> bool:
+def is_raised_in(error: Exception, paths: Collection[str]) -> bool:
     """Whether an error was raised in code at one of these import paths, or in what it called."""
-    files = {file for path in paths for file in _files_of(path.rpartition(":")[0])}
-    return any(Path(frame.f_code.co_filename).resolve() in files for frame, _ in traceback.walk_tb(error.__traceback__))
+    live, named = any(map(is_live, paths)), [path for path in paths if not is_live(path)]
+    files = {file for path in named for file in _files_of(path.rpartition(":")[0])}
+    found = {frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return any(Path(file).resolve() in files or (live and _is_users(file)) for file in found)
 
 
 def _is_users(file: str) -> bool:

@@ -99,6 +99,7 @@ class Reply:
     losses: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
+    steps: int = 1  # that its model took in this round
     failed: str = ""  # why the client has nothing to send
     declined: str = ""  # which part of its order it did not do, and why: rows it rejected, scores it keeps
     effect: Effect | None = None  # of the rows, if the order asked for it

@@ -1,6 +1,6 @@
 """What a method adds to local training besides the tasks' own losses: one class for each kind."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -9,36 +9,63 @@ from pydantic import Field
 from torch import Tensor
 
 from fedhca2.config import Config
+from fedhca2.messages import Delivery
 from fedhca2.params import Part
 
 Anchor = Literal["none", "start", "received"]
+Kept = Mapping[
+    str, Tensor
+]  # what a client keeps of one shared slot from one round to the next, by name; empty at first
 ENCODER: frozenset[Part] = frozenset({"encoder", "encoder_norms"})
 DECODER_AND_HEAD: frozenset[Part] = frozenset({"decoder", "decoder_norms", "head"})
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass over a client's images: its number in the schedule, the number that seeds its batches, frozen parts."""
+    """A pass over a client's images, or a part of one.
+
+    `number` counts passes in the schedule. `draw` seeds the batches, of which this is a `part`. `frozen` do not train.
+    """
 
     number: int
     draw: int
     frozen: frozenset[Part]
+    part: range
+
+
+def parts_of_epochs(first: int, steps: int, batches: int) -> list[tuple[int, range]]:
+    """Divide the steps from the `first` on by epochs of `batches` each: an epoch's number, and which of its batches.
+
+    >>> parts_of_epochs(3, 4, 5)
+    [(0, range(3, 5)), (1, range(0, 2))]
+    """
+    end = first + steps
+    return [
+        (number, range(max(first - number * batches, 0), min(end - number * batches, batches)))
+        for number in range(first // batches, -(-end // batches))
+    ]
 
 
 class Objective(Config):
-    """Plain local training, and the base class of all other kinds.
+    """Plain local training, and the base class of all other kinds: what a method changes at its clients.
 
     `anchor` is the target of the pull: the shared model at the start of the round, or the rows that the server sent
     (which then do not replace the client's own). With `own_copy`, the client trains a copy that the server aggregates,
     and a personal model that is never overwritten. `frozen` parts do not train before the last round, and are the same
-    for all clients of a task.
+    for all clients of a task. With `keeps`, clients keep rows of every shared slot, which `take`, `learn`, `drift` and
+    `shift` use and change; the method's aggregators then send updates.
     """
 
     anchor: ClassVar[Anchor] = "none"
     own_copy: ClassVar[bool] = False
+    keeps: ClassVar[bool] = False
     frozen: ClassVar[frozenset[Part]] = frozenset()
+    in_one_place: ClassVar[bool] = False  # it needs the data of all clients in one process
 
     kind: str = "plain"
+    final_epochs: Annotated[
+        int, Field(ge=0, description="epochs for which each client fine-tunes its whole model after the last round")
+    ] = 0
 
     @property
     def replaces(self) -> bool:
@@ -50,14 +77,26 @@ class Objective(Config):
         """Strength s of the added term (s/2)·‖θ − anchor‖² over encoder and decoders."""
         return 0.0
 
-    @property
-    def final_epochs(self) -> int:
-        """Epochs for which each client fine-tunes its whole model after the last round."""
-        return 0
+    def epochs(self, round: int, steps: int, batches: int) -> list[Epoch]:
+        """List the epochs of a round, in order, for a client that takes `steps` in it and has `batches` in an epoch."""
+        parts = parts_of_epochs(round * steps, steps, batches)
+        return [Epoch(number, number, self.frozen, part) for number, part in parts]
 
-    def epochs(self, round: int, count: int) -> list[Epoch]:
-        """List the epochs of a round, in order, for a client with `count` epochs per round."""
-        return [Epoch(number, number, self.frozen) for number in range(round * count, (round + 1) * count)]
+    def take(self, kept: Kept, row: Tensor, delivery: Delivery) -> tuple[Tensor, Kept]:
+        """A slot's next value, and what to keep, from the value `row` that the server's delivery leads to."""
+        return row, kept
+
+    def learn(self, kept: Kept, update: Tensor, steps: int, rate: float) -> Kept:
+        """What to keep after training that gave this update in so many steps, at this mean learning rate."""
+        return kept
+
+    def drift(self, kept: Kept) -> Tensor | None:
+        """What every step subtracts from a slot besides its own, times the learning rate; None for nothing."""
+        return None
+
+    def shift(self, kept: Kept) -> Tensor | None:
+        """What is added to a slot's anchor; None for nothing."""
+        return None
 
 
 class Proximal(Objective):
@@ -113,25 +152,111 @@ class Frozen(Objective):
     frozen: ClassVar[frozenset[Part]] = DECODER_AND_HEAD
 
     kind: Literal["frozen"] = "frozen"
-    fine_tune_epochs: Annotated[int, Field(ge=0, description="epochs on the whole model after the last round")] = 5
-
-    @property
-    def final_epochs(self) -> int:
-        """The epochs of fine-tuning."""
-        return self.fine_tune_epochs
+    final_epochs: Annotated[int, Field(ge=0, description="epochs on the whole model after the last round")] = 5
 
 
 class HeadsFirst(Objective):
     """FedRep: each round first trains decoders and heads with the encoder frozen, then the encoder with them frozen."""
 
     kind: Literal["heads_first"] = "heads_first"
-    head_epochs: Annotated[int, Field(ge=1, description="epochs of decoders and heads at the start of a round")] = 1
+    head_epochs: Annotated[
+        int, Field(ge=1, description="epochs, or shorter rounds, of decoders and heads at the start of a round")
+    ] = 1
 
-    def epochs(self, round: int, count: int) -> list[Epoch]:
+    def epochs(self, round: int, steps: int, batches: int) -> list[Epoch]:
         """Epochs of heads use the rate of the round's first epoch, and batches of their own."""
-        first = -1 - round * self.head_epochs
-        heads = [Epoch(round * count, first - each, ENCODER) for each in range(self.head_epochs)]
-        return heads + [replace(epoch, frozen=DECODER_AND_HEAD) for epoch in super().epochs(round, count)]
+        rate, first = round * steps // batches, self.head_epochs * min(steps, batches)
+        heads = [Epoch(rate, -1 - each, ENCODER, part) for each, part in parts_of_epochs(round * first, first, batches)]
+        return heads + [replace(epoch, frozen=DECODER_AND_HEAD) for epoch in super().epochs(round, steps, batches)]
+
+
+class Longer(Objective):
+    """Local training with as many steps for each client as all of them take together; the schedule is stretched."""
+
+    in_one_place: ClassVar[bool] = True
+
+    kind: Literal["longer"] = "longer"
+
+
+class Pooled(Objective):
+    """The ceiling: clients train one model in turns, step by step, as if their data were in one place."""
+
+    in_one_place: ClassVar[bool] = True
+
+    kind: Literal["pooled"] = "pooled"
+    final_epochs: Annotated[Literal[0], Field(description="none: the model is one for all")] = 0
+
+
+class ControlVariate(Objective):
+    r"""SCAFFOLD: every step is corrected by how far the client's mean direction $c_i$ is from that of all, c.
+
+    $$y \leftarrow y - \eta\,(\text{step} + c - c_i),\qquad c_i \leftarrow c_i - c - \Delta_i / (K\eta)$$
+
+    c is minus the mean update per step over η, which the client gets anyway. For SGD without momentum this adds
+    c − c_i to the gradient.
+    """
+
+    keeps: ClassVar[bool] = True
+
+    kind: Literal["control_variate"] = "control_variate"
+    share: Annotated[
+        float, Field(gt=0, le=1, description="ρ, how much of c a round replaces: the share of clients in a round")
+    ] = 1.0
+
+    def take(self, kept: Kept, row: Tensor, delivery: Delivery) -> tuple[Tensor, Kept]:
+        """Keep c; the row is the server's."""
+        if "rate" not in kept:
+            return row, kept
+        new = -delivery.addends[0].row / kept["rate"]
+        return row, {**kept, "all": self.share * new + (1 - self.share) * kept.get("all", torch.zeros_like(new))}
+
+    def learn(self, kept: Kept, update: Tensor, steps: int, rate: float) -> Kept:
+        """Keep c_i, and the rate with which the mean update per step becomes c."""
+        if not rate:
+            return kept
+        nothing = torch.zeros_like(update)
+        own = kept.get("own", nothing) - kept.get("all", nothing) - update / (steps * rate)
+        return {**kept, "own": own, "rate": torch.full((1,), rate, device=update.device)}
+
+    def drift(self, kept: Kept) -> Tensor | None:
+        """c − c_i."""
+        return kept["all"] - kept["own"] if {"all", "own"} <= kept.keys() else None
+
+
+class Dynamic(Objective):
+    r"""FedDyn: loss + (α/2)·‖θ − (θ_received − λ_i)‖², where λ_i is the sum of all updates of this client.
+
+    $$\bar\lambda \leftarrow \bar\lambda + \bar\Delta,\qquad
+    \theta_\text{next} = \theta_\text{start} + \bar\Delta + \bar\lambda$$
+
+    All clients get the same mean update, so each can keep the mean λ by itself.
+    """
+
+    anchor: ClassVar[Anchor] = "start"
+    keeps: ClassVar[bool] = True
+
+    kind: Literal["dynamic"] = "dynamic"
+    strength: Annotated[float, Field(gt=0, description="α of the regulariser")] = 0.1
+
+    @property
+    def pull(self) -> float:
+        """α."""
+        return self.strength
+
+    def take(self, kept: Kept, row: Tensor, delivery: Delivery) -> tuple[Tensor, Kept]:
+        """Add the mean λ."""
+        [addend] = delivery.addends
+        mean = addend.row * addend.scale[0]
+        total = kept["all"] + mean if "all" in kept else mean
+        return row + total, {**kept, "all": total}
+
+    def learn(self, kept: Kept, update: Tensor, steps: int, rate: float) -> Kept:
+        """Keep λ_i."""
+        return {**kept, "own": kept["own"] + update if "own" in kept else update}
+
+    def shift(self, kept: Kept) -> Tensor | None:
+        """Minus λ_i."""
+        return -kept["own"] if "own" in kept else None
 
 
 def squared_distance(values: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:

@@ -11,17 +11,28 @@ from PIL.Image import Image
 from rich.console import Console
 
 from fedhca2 import imports
+from fedhca2.data import Split
+from fedhca2.deployment.trained import evaluate
+from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.comparison_runs import plan_runs, run_all
+from fedhca2.federation.comparison_runs import ComparisonRun, plan_runs, run_all
+from fedhca2.federation.parallel_runs import run_in_parallel
 from fedhca2.federation.run import resume as resume_here
 from fedhca2.federation.run import run as run_here
+from fedhca2.imports import require_paths
+from fedhca2.live import hand_over
+from fedhca2.methods import Method
+from fedhca2.records import Records, html_table
 from fedhca2.reports.comparison import Comparison
-from fedhca2.reports.console import ConsoleWatcher
+from fedhca2.reports.console import ParallelConsole
 from fedhca2.reports.layouts import write_comparison
+from fedhca2.reports.notebook import watch_here
 from fedhca2.reports.page.tables import result_table
+from fedhca2.run_folder.baseline import check_same, read_baseline
 from fedhca2.run_folder.folder import PAGE, comparison_folder, default_folder
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import Result
+from fedhca2.run_folder.records import SlotKey
+from fedhca2.run_folder.result import Result, task_scores
 
 Place = str | Path
 EngineName = Literal["in-process", "flower-local", "flower-ray"]
@@ -34,39 +45,110 @@ def run(
     baseline: Place | None = None,
     engine: EngineName = "in-process",
     quiet: bool = False,
+    exist_ok: bool = True,
 ) -> "Run":
-    """Train, evaluate and write the run's folder: `out`, or a new one under runs/.
+    """Train and evaluate an experiment, and return the run; raises UserError if a setting, file or folder is wrong.
 
-    `baseline` is the folder of a finished run of 'local' to compare with.
+    If `out` holds this very run, an interrupted one continues and a finished one is opened, so a cell of a notebook can
+    be repeated. A run with other settings is never overwritten.
+
+    >>> import fedhca2
+    >>> experiment = fedhca2.Experiment.load("demo", ["rounds=2"])
+    >>> run = fedhca2.run(experiment, "runs/first")  # doctest: +SKIP
+    >>> run.result.delta_m  # doctest: +SKIP
+
+    :param experiment: what to run; see `Experiment.load`.
+    :param out: the run's folder, by default a new one under runs/.
+    :param baseline: the folder of a finished run of 'local' to compare with.
+    :param engine: where clients run: in this process, in local Flower processes, or in Flower's Ray simulation.
+    :param quiet: print nothing.
+    :param exist_ok: False refuses a folder that holds a run.
     """
     folder, other = Path(out) if out else default_folder(experiment.name), Path(baseline) if baseline else None
-    with ConsoleWatcher(Console(quiet=quiet)) as watcher:
+    if exist_ok and RunFiles(folder).begun:
+        return _continued(experiment, folder, other, quiet=quiet)
+    with watch_here(quiet=quiet) as watcher:
         run_function(engine)(experiment, folder, watcher=watcher, baseline=other)
+    return Run(folder)
+
+
+def _continued(experiment: Experiment, folder: Path, baseline: Path | None, *, quiet: bool) -> "Run":
+    """The run of this experiment in a folder, finished if it was not; raises UserError if it is another one."""
+    imports.allow_code(experiment.own_code)  # which the user has just named
+    files = RunFiles.open(folder)
+    check_same(files, experiment)
+    if baseline and files.kept_baseline != read_baseline(baseline, experiment):
+        raise UserError(folder, f"expected a run with the baseline {baseline}, got another one or none")
+    if not files.finished:
+        return resume(folder, quiet=quiet)
+    Console(quiet=quiet).print(f"{folder} holds this run, which is finished", highlight=False)
     return Run(folder)
 
 
 def resume(
     folder: Place, overrides: list[str] | None = None, *, quiet: bool = False, allow_code: Sequence[str] = ()
 ) -> "Run":
-    """Continue an interrupted run, or a finished one for more rounds: `overrides=["rounds=50"]`.
+    """Continue an interrupted run from its last checkpoint, or a finished one for more rounds; return the run.
 
-    `allow_code` are files and modules that the folder names and that you trust, if you have not run them here before.
+    >>> import fedhca2
+    >>> run = fedhca2.resume("runs/first", ["rounds=50"])  # doctest: +SKIP
+
+    :param folder: the run's folder.
+    :param overrides: settings to change, such as `["rounds=50"]`; seed, method, model and privacy cannot change.
+    :param quiet: print nothing.
+    :param allow_code: files and modules that the folder names and that you trust, if you have not run them here before.
     """
     existing = Run.open(folder, allow_code)
-    with ConsoleWatcher(Console(quiet=quiet)) as watcher:
+    with watch_here(quiet=quiet) as watcher:
         resume_function(existing.folder)(existing.folder, watcher=watcher, overrides=overrides)
     return Run(existing.folder)
 
 
 def compare(
-    experiment: Experiment, methods: Sequence[str], out: Place | None = None, *, seeds: int = 1, quiet: bool = False
+    experiment: Experiment,
+    methods: Sequence[str | Method],
+    out: Place | None = None,
+    *,
+    seeds: int = 1,
+    jobs: int | None = 1,
+    quiet: bool = False,
 ) -> Comparison:
-    """Run each method with each seed on the same data, and write the table. Finished runs are not repeated."""
+    """Run each method with each seed on the same data, write tables and a report, and return the comparison.
+
+    Repeat the call to continue: finished runs are not repeated. Methods other than the experiment's own have their
+    default settings, or those that the experiment gives them in `methods`.
+
+    >>> import fedhca2
+    >>> experiment = fedhca2.Experiment.load("demo")
+    >>> comparison = fedhca2.compare(experiment, ["local", "fedper"], "runs/both", seeds=3)  # doctest: +SKIP
+    >>> comparison.table().to_csv("table.csv")  # doctest: +SKIP
+
+    :param methods: names, import paths, or objects of `Method`.
+    :param out: the folder of all runs, by default runs/compare-NAME.
+    :param seeds: seeds per method; a test of what is beyond chance needs three.
+    :param jobs: how many runs at a time, each in a process of its own; None: one per GPU, or per core without one.
+    :param quiet: print nothing.
+    """
+    known = [each if isinstance(each, str) else hand_over(each, "method") for each in methods]
+    names = [each if isinstance(each, str) else each.path for each in known]
     folder = Path(out) if out else comparison_folder(experiment.name)
-    planned = plan_runs(experiment, methods, seeds, folder)
-    with ConsoleWatcher(Console(quiet=quiet)) as watcher:
-        done = [RunFiles.open(one.folder) for one in run_all(planned, watcher)]
-    return write_comparison(done, folder)
+    planned = plan_runs(experiment, names, seeds, folder)
+    if jobs == 1:
+        with watch_here(quiet=quiet) as watcher:
+            for _ in run_all(planned, watcher):
+                pass
+    else:
+        _run_side_by_side(planned, jobs, quiet=quiet)
+    return write_comparison([RunFiles.open(one.folder) for one in planned], folder)
+
+
+def _run_side_by_side(planned: Sequence[ComparisonRun], jobs: int | None, *, quiet: bool) -> None:
+    """Run what is not finished in processes of its own; raises UserError if one fails, after the others."""
+    require_paths("jobs", (path for one in planned for path in one.experiment.own_code))
+    with ParallelConsole(Console(quiet=quiet), len(planned), sum(one.finished for one in planned)) as watcher:
+        faults = run_in_parallel(planned, jobs, watcher)
+    if faults:
+        raise UserError.of(Fault(str(run), f"expected to finish, got {why}") for run, why in faults.items())
 
 
 def run_function(engine: EngineName) -> Callable[..., Result]:
@@ -87,9 +169,14 @@ def resume_function(folder: Path) -> Callable[..., Result]:
     return resume_over_flower
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
-    """A run and its folder. In a notebook it shows its table of results."""
+    """A run on disk, finished or not. In a notebook it shows its table of results.
+
+    >>> import fedhca2
+    >>> run = fedhca2.Run.open("runs/first")  # doctest: +SKIP
+    >>> run.result.delta_m, run.report()  # doctest: +SKIP
+    """
 
     folder: Path
 
@@ -109,6 +196,62 @@ class Run:
         """The outcome of the run: every client's scores, Δm, time and bytes."""
         return self.files.outcome
 
+    def scores(self) -> Records:
+        """A record for each client and task: its main score, that of training alone, and the gain over it in percent.
+
+        `counts` says whether the task counts in Δm.
+        """
+        records = Records()
+        for one in task_scores(self.result.clients, self.result.baseline, self.files.task_set):
+            metric = {"metric": one.ours.metric, "unit": one.ours.unit, "higher_is_better": one.ours.higher_is_better}
+            who = {"client": one.client, "kind": self.files.kinds[one.client], "task": one.task, **metric}
+            alone, gain = (one.alone.value, one.gain) if one.alone else (None, None)
+            records.append({**who, "score": one.ours.value, "alone": alone, "gain": gain, "counts": one.ours.counts})
+        return records
+
+    def history(self) -> Records:
+        """A record for each measured score and training loss: round, method, client, task, metric, value.
+
+        Round r has the losses of that round and the scores after it, so 0 is before training. The rounds of training
+        alone have the method 'local'.
+        """
+        files = self.files
+        events = [(files.method, event) for kind in ("metric", "loss") for event in files.of(kind)]
+        events += [("local", event) for kind in ("metric", "loss") for event in files.baseline_events(kind)]
+        records = [
+            {"round": event["round"] + (event["event"] == "loss"), "method": method}
+            | {key: event[key] for key in ("client", "task", "metric", "value")}
+            for method, event in events
+        ]
+        return Records(sorted(records, key=lambda record: record["round"]))
+
+    def weights(self) -> Records:
+        """A record for each learned α and β: round, client, part, task, layer from 1, weight.
+
+        α is of the encoder, with no task and no layer; a β is of one layer of a task's decoder.
+        """
+        records = Records()
+        for event in self.files.of("weights"):
+            for key, values in event["weights"].items():
+                slot = (found := SlotKey.parse(key)).slot
+                who = {
+                    "round": event["round"] + 1,
+                    "client": found.client,
+                    "part": slot.part,
+                    "task": slot.task or None,
+                }
+                layers = [None] if slot.part == "encoder" else range(1, len(values) + 1)
+                records += [{**who, "layer": n, "weight": value} for n, value in zip(layers, values, strict=True)]
+        return records
+
+    def evaluate(self, split: Split = "val", client: str | None = None, thresholds: int = 99) -> Result:
+        """Score the saved models again, of all clients or of one, and of the Local baseline if the run trained it.
+
+        :param split: the validation images, or the images that each client trained on.
+        :param thresholds: for edges.
+        """
+        return evaluate(self.folder, lambda _: None, split, thresholds, client)
+
     def report(self, path: Place | None = None) -> Path:
         """Write the report page, by default report.html in the run's folder."""
         from fedhca2.reports.page.write import write_page
@@ -121,8 +264,10 @@ class Run:
 
         return samples_panel(self.files, client, sample)
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
     def _repr_html_(self) -> str:
         table = result_table(self.files)
-        head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
-        rows = "".join(f"<tr>{''.join(f'<td>{escape(c.text)}</td>' for c in row)}</tr>" for row in table.rows)
-        return f"<p>{escape(table.note)}</p><table><tr>{head}</tr>{rows}</table>"
+        rows = [[cell.text for cell in row] for row in table.rows]
+        return f"<p>{escape(table.note)}</p>{html_table(table.columns, rows)}"

@@ -59,21 +59,22 @@ def score_text(unit: str, value: float) -> str:
     """A score with its unit, or a dash if it is unknown.
 
     >>> score_text("m", 0.7124), score_text("%", 13.5)
-    ('0.712 m', '13.5 %')
+    ('0.712 m', '13.5%')
     """
-    return f"{value:.{decimals(value)}f} {unit}".rstrip() if isfinite(value) else UNKNOWN
+    space = "" if unit in ("", "%", "°") else " "
+    return f"{value:.{decimals(value)}f}{space}{unit}" if isfinite(value) else UNKNOWN
 
 
 def gain_text(gain: float) -> str:
     """A relative gain, such as Δm, in percent, or a dash if it is unknown, as over a score of 0.
 
     >>> gain_text(2.04), gain_text(-25), gain_text(-0.004)
-    ('+2.04 %', '-25.0 %', '0.00 %')
+    ('+2.04%', '-25.0%', '0.00%')
     """
     if not isfinite(gain):
         return UNKNOWN
-    text = f"{gain:+.{min(decimals(gain), 2)}f} %"
-    return text if float(text[:-2]) else "0.00 %"
+    text = f"{gain:+.{min(decimals(gain), 2)}f}%"
+    return text if float(text[:-1]) else "0.00%"
 
 
 def duration_text(seconds: float) -> str:

@@ -28,9 +28,15 @@ TASKS = {"outdoor": ("semseg", "sal", "edge"), "indoor": ("semseg", "depth")}
 # The parts that each method shares.
 SHARED = {
     "local": set(),
+    "alone_longer": set(),
+    "pooled": set(),
     **{key: {"encoder"} for key in ("fedper", "fedrep", "fedbabu", "fedsta", "matfl", "matfl_voting", "colnet")},
     **{key: {"encoder"} for key in ("cagrad", "mgda", "pcgrad", "upgrad", "dualproj", "imtl_g", "aligned_mtl")},
+    **{key: {"encoder"} for key in ("fedper_ft", "fednova", "fedexp", "model_stock", "scaffold", "feddyn")},
+    **{key: {"encoder", "decoder"} for key in ("fedavg_ft", "fedbn", "pfedgraph")},
     **{key: {"encoder"} for key in ("nash_mtl", "fairgrad", "krum", "multi_krum", "geometric_median", "norm_clipping")},
+    **{key: {"encoder"} for key in ("coordinate_median", "trimmed_mean", "ties", "emr", "sign_agreement")},
+    **{key: {"encoder", "decoder"} for key in ("fedavgm", "fedadam", "fedyogi", "fedadagrad")},
     **{
         key: {"encoder", "decoder"}
         for key in ("fedavg", "fedprox", "ditto", "fedamp", "single_task_fl", "fedpull", "fedhca2")

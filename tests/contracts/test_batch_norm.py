@@ -142,4 +142,4 @@ def test_a_client_whose_statistics_are_not_finite_is_left_out():
         return [Reply(replies[0].client, 0, rows), *replies[1:]]
 
     federation.round(spoilt)
-    assert federation.record.refused == {"c0": "encoder_norms: row should be finite, found NaN or infinite values"}
+    assert federation.record.refused == {"c0": "encoder_norms: expected finite values, got NaN or infinite ones"}

@@ -102,3 +102,51 @@ def test_a_strong_pull_ends_nearer_to_the_anchor(name):
 def test_the_term_of_the_catalogue_changes_the_result(name, without):
     found, plain = (federated(each).turns["home"][-1].personal[ENCODER] for each in (name, without))
     assert not torch.equal(found, plain)
+
+
+def test_a_drift_is_subtracted_times_the_learning_rate(problem):
+    """For AdamW as for SGD, and from what it names alone."""
+    training = problem.training.model_copy(update={"encoder_rate": 3e-3, "learning_rate": 1e-3})
+    name = next(name for name, _ in problem.model.named_parameters() if name.startswith("encoder."))
+    drift = torch.randn(dict(problem.model.named_parameters())[name].shape)
+    found = []
+    for drifts in ([], [(name, drift)]):
+        model = deepcopy(problem.model)
+        Learner(model, training).train_epoch([problem.batch], 2e-4, LocalTerms(drifts=drifts))
+        found.append(dict(model.named_parameters()))
+    plain, drifted = found
+    assert_close(plain[name] - drifted[name], 3 * 2e-4 * drift, rtol=1e-2, atol=1e-7)
+    assert all(torch.equal(plain[other], drifted[other]) for other in plain if other != name)
+
+
+def test_scaffold_moves_a_client_towards_the_steps_of_all():
+    """Its correction makes up for the difference between the client's mean step and that of all, to the last digit."""
+    fleet = federated("scaffold")
+    total = 0
+    for client, turns in fleet.turns.items():
+        kept = fleet.clients[client].exchange.kept[ENCODER]
+        drift = fleet.clients[client].objective.drift(kept)
+        assert float(drift.norm()) > 0
+        total = total + drift
+        last = turns[1]
+        own = (last.after[ENCODER] - last.received[ENCODER]) / (last.reply.steps * kept["rate"])
+        assert float(drift @ (own + kept["all"])) != 0
+    assert_close(total, torch.zeros_like(total), rtol=0, atol=1e-2 * float(drift.norm()))
+
+
+def test_feddyn_pulls_towards_the_received_model_without_the_client_s_own_updates():
+    fleet = federated("feddyn")
+    client, turns = fleet.clients["home"], fleet.turns["home"]
+    own = sum(turn.after[ENCODER] - turn.received[ENCODER] for turn in turns[:2])
+    assert_close(client.objective.shift(client.exchange.kept[ENCODER]), -own, rtol=1e-4, atol=1e-6)
+    received = client.rows([ENCODER])[ENCODER]
+    assert_close(client.exchange.anchors(client.shared.model)[ENCODER], received - own, rtol=1e-4, atol=1e-6)
+    assert set(client.exchange.anchors(client.shared.model)) == {ENCODER}
+
+
+def test_a_strong_feddyn_ends_nearer_to_its_anchor():
+    def distance(alpha):
+        turn = federated("feddyn", strength=alpha).turns["home"][0]
+        return float((turn.after[ENCODER] - turn.received[ENCODER]).norm())
+
+    assert distance(1e4) < 0.9 * distance(1e-6)

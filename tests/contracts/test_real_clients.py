@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 import pytest
 import torch
 from array_federation import SHARED
-from real_federation import MIXED, assign_shards, data, experiment_of, federate, federated
+from real_federation import MIXED, assign_shards, clients_of, data, experiment_of, federate, federated
 from torch import Tensor
 
 from fedhca2.methods import METHODS
@@ -91,8 +91,8 @@ def test_what_fedbabu_freezes_stays_the_same_until_the_last_round():
 
 
 @every_method
-def test_only_fedbabu_trains_after_the_last_round(name):
-    tuned = set(PARTS) - {"encoder_norms"} if name == "fedbabu" else set()
+def test_only_methods_with_final_epochs_train_after_the_last_round(name):
+    tuned = set(PARTS) - {"encoder_norms"} if METHODS[name].local.final_epochs else set()
     assert changed(turns_of(federated(name), ROUNDS), "received", "after") == tuned
 
 
@@ -114,6 +114,34 @@ def test_ditto_s_shared_copy_is_fedavg_to_the_last_bit():
 
 def test_no_lambda_makes_fedamp_local_to_the_last_bit():
     assert_identical(final(federated("fedamp", lam=0)), final(federated("local")))
+
+
+def test_any_method_can_train_after_the_last_round():
+    tuned = changed(turns_of(federated("fedhca2", final_epochs=1), ROUNDS), "received", "after")
+    assert tuned == set(PARTS) - {"encoder_norms"}
+
+
+@pytest.mark.parametrize("name", ["fednova", "fedexp"])
+def test_equal_steps_and_no_extrapolation_are_fedper(name):
+    """Both clients take equally many steps, and two updates without conflict are not extrapolated."""
+    pair = tuple((client, "outdoor", ("semseg",)) for client in ("road", "street"))
+    found, expected = (final(federate(each, pair)) for each in (name, "fedper"))
+    for key, row in expected.items():
+        torch.testing.assert_close(found[key], row, rtol=0, atol=1e-4)  # Adam enlarges what rounding leaves
+
+
+def test_fedbn_sends_no_normalisation_layer_and_keeps_its_own():
+    fleet, plain = federated("fedbn"), federated("fedavg")
+    for client, turns in fleet.turns.items():
+        layouts = fleet.clients[client].layouts
+        names = [name for slot, layout in layouts.items() for name in layout.names if "norms" not in slot.part]
+        assert not [name for name in names if "norm" in name]
+        assert turns[0].reply.nbytes < plain.turns[client][0].reply.nbytes
+        norms = fleet.clients[client].personal.model.stays
+        assert norms
+        trained = dict(fleet.clients[client].personal.model.named_parameters())
+        first = dict(clients_of("fedbn")[list(fleet.turns).index(client)].personal.model.named_parameters())
+        assert any(not torch.equal(trained[name], first[name]) for name in norms)
 
 
 def test_scores_are_those_of_the_personal_model():

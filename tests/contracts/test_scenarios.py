@@ -11,6 +11,7 @@ from fedhca2.experiment import assign_shards
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
+from fedhca2.methods import METHODS
 from fedhca2.run_folder.records import Watcher
 from small import MECHANISMS
 from tiny_encoder import TINY
@@ -64,5 +65,5 @@ def test_fedhca2_runs_in(scenario):
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "fedhca2"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_other_method_runs_in(name, scenario):
-    brief = {"fine_tune_epochs": 1} if name == "fedbabu" else {}
+    brief = {"final_epochs": 1} if METHODS[name].local.final_epochs else {}
     assert_runs({"name": name, **brief}, scenario, 1)

@@ -25,7 +25,7 @@ from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
 from fedhca2.methods import METHODS
 from fedhca2.run_folder.records import Watcher
-from small import MECHANISMS, unifying
+from small import IN_ONE_PLACE, MECHANISMS, unifying
 
 pytestmark = pytest.mark.slow
 TERMS = NetworkSettings(poll=0.001, deadline=60)
@@ -48,7 +48,7 @@ def models(sites):
 
 
 # Those that stand for a mechanism are run below, with a crash in the middle, to the same end.
-@pytest.mark.parametrize("method", ["fedhca2", *(name for name in METHODS if name not in MECHANISMS)])
+@pytest.mark.parametrize("method", ["fedhca2", *(name for name in METHODS if name not in {*MECHANISMS, *IN_ONE_PLACE})])
 def test_flower_gives_the_same_models_and_scores_as_in_process(method, tmp_path):
     experiment = experiment_of(method)
     _, sites, fleet = flower_federation(experiment, tmp_path)
@@ -83,7 +83,7 @@ def test_sites_that_take_their_images_in_the_order_of_a_run_get_its_models(tmp_p
     assert result.clients == alone.clients
 
 
-@pytest.mark.parametrize("method", MECHANISMS)
+@pytest.mark.parametrize("method", sorted({*MECHANISMS} - IN_ONE_PLACE))
 def test_a_run_whose_server_and_sites_all_crash_resumes_to_the_same_models_and_scores(method, tmp_path):
     experiment = experiment_of(method)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
@@ -93,6 +93,20 @@ def test_a_run_whose_server_and_sites_all_crash_resumes_to_the_same_models_and_s
     result = resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS))
     assert result.clients == expected(method)[1]
     assert_equal(models(sites), expected(method)[0])
+
+
+def test_rounds_of_steps_are_the_same_over_flower_and_after_a_crash_within_an_epoch(tmp_path):
+    clients = [{"name": "road", "data": "outdoor", "tasks": ["semseg"], "steps": 2}]
+    clients += [{"name": "shop", "data": "outdoor", "tasks": ["semseg", "sal"], "steps": 3}]
+    data = {"outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 6, "val": 2}}
+    experiment = small_experiment(clients=clients, data=data, rounds=3)
+    wanted, scores = in_memory(experiment)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    with pytest.raises(PowerCutError):
+        run(experiment, tmp_path / "run", watcher=Watching(fails_in=1), engine=FlowerEngine(grid, TERMS))
+    grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
+    assert resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS)).clients == scores
+    assert_equal(models(sites), wanted)
 
 
 def test_what_a_site_keeps_is_its_owners_alone(tmp_path):

@@ -147,19 +147,18 @@ def test_of_two_sites_with_one_data_set_and_other_names_of_classes_one_is_refuse
     assert f"classes of {second}, semseg" in fleet.registry.refused[second]
 
 
-@pytest.mark.usefixtures("hasty", "watchful")
-def test_a_key_of_no_client_is_told_so_once(experiment, tmp_path):
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
-    grid.rename("home", "garden")
-    fleet.gather()
-    for _ in range(5):
-        fleet.registry.meet(Wait(60))
-    assert told(grid) == 1
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_site_that_fails_or_does_not_answer_is_asked_again_less_and_less_often(
+    fails, experiment, tmp_path, monkeypatch
+):
+    def fail(message, context):
+        raise RuntimeError("the package is too old")
 
-
-def test_a_site_without_an_answer_is_asked_again_less_and_less_often(experiment, tmp_path, monkeypatch):
     grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
-    grid.deaf = {"home"}
+    if fails:
+        grid.replace("home", lambda _: fail)
+    else:
+        grid.deaf = {"home"}
     assert Clock(monkeypatch).questions(grid, fleet, 500) == [0, 60, 180, 420]
 
 
@@ -175,15 +174,6 @@ def test_a_site_has_more_time_where_another_took_long_but_not_without_end(
     clock.now = took
     fleet.registry.meet(Wait(60))
     assert clock.questions(grid, fleet, again + 20, first=took) == [again]
-
-
-def test_a_site_that_fails_is_asked_again_less_and_less_often(experiment, tmp_path, monkeypatch):
-    def fail(message, context):
-        raise RuntimeError("the package is too old")
-
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
-    grid.replace("home", lambda _: fail)
-    assert Clock(monkeypatch).questions(grid, fleet, 500) == [0, 60, 180, 420]
 
 
 def test_a_site_that_restarts_is_asked_at_once(experiment, tmp_path, monkeypatch):

@@ -106,17 +106,18 @@ def test_a_site_that_introduces_itself_with_the_key_of_another_is_refused(experi
     assert fleet.registry.refused == {"outdoor-normals": reason}
 
 
+@pytest.mark.usefixtures("watchful")
 @pytest.mark.parametrize(("name", "called"), [("garden", "garden"), ("", "node 3")])
-def test_a_key_of_no_client_is_not_even_invited(name, called, experiment, tmp_path):
+def test_a_key_of_no_client_is_told_so_once_and_not_invited(name, called, experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedhca2.federation.flower.site_registry.LOST_AFTER", 0.0)
     grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
     grid.rename("home", name)
     fleet.gather()
+    for _ in range(5):
+        fleet.registry.meet(Wait(60))
     assert fleet.registry.refused[called].startswith("key: expected that of a client")
-    assert not [
-        message
-        for message in grid.down
-        if message.metadata.dst_node_id == 3 and "experiment" in header_of(message.content)
-    ]
+    [told] = [header_of(message.content) for message in grid.down if message.metadata.dst_node_id == 3]
+    assert "experiment" not in told
 
 
 @pytest.mark.usefixtures("watchful")

@@ -109,5 +109,5 @@ def test_a_page_shows_the_encoders_that_were_mixed(done, tmp_path):
 
 
 def test_a_runs_models_are_scored_again(done):
-    before = RunFiles(done).finished_result["clients"]
+    before = RunFiles(done).outcome.clients
     assert evaluate(done, lambda client: None).clients == before

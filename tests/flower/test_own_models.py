@@ -90,7 +90,7 @@ def test_it_resumes_bit_for_bit(done, tmp_path):
 
 def test_it_has_a_page_and_is_scored_again(done, tmp_path):
     assert "press" in write_page([RunFiles(done)], tmp_path / "page.html").read_text()
-    assert evaluate(done, lambda client: None).clients == RunFiles(done).finished_result["clients"]
+    assert evaluate(done, lambda client: None).clients == RunFiles(done).outcome.clients
 
 
 def test_its_model_predicts_readings_and_no_images(done, tmp_path):
@@ -132,7 +132,7 @@ def test_readings_that_do_not_fit_are_named(fault, tmp_path):
 
 
 def test_an_encoder_for_images_is_refused():
-    with pytest.raises(UserError, match="encoder: expected a class of your own"):
+    with pytest.raises(UserError, match="encoder and decoder: expected mlp, or classes of your own"):
         in_memory(sensors("model={encoder: {name: swin_micro}}"))
 
 

@@ -12,11 +12,17 @@ from fedhca2.params import Slot
 from fedhca2.run_folder.records import Watcher
 
 SUMS = {"local", "fedavg", "fedprox", "fedper", "fedrep", "ditto", "fedbabu", "fedsta", "single_task_fl"}
-SKETCHES = {"matfl", "cagrad", "pcgrad", "upgrad", "dualproj"}
+SUMS |= {"fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedavg_ft", "fedper_ft", "fedbn", "fednova", "scaffold"}
+SKETCHES = {"matfl", "cagrad", "pcgrad", "upgrad", "dualproj", "fedexp", "feddyn"}
 REASONS = {
-    **dict.fromkeys(("fedamp", "matfl_voting", "fedpull", "fedhca2", "colnet"), "puts a row in several sums"),
+    **dict.fromkeys(
+        ("fedamp", "matfl_voting", "fedpull", "fedhca2", "colnet", "pfedgraph"), "puts a row in several sums"
+    ),
     **dict.fromkeys(("mgda", "imtl_g", "aligned_mtl", "nash_mtl", "fairgrad"), "give one row nearly all the weight"),
     **dict.fromkeys(("krum", "multi_krum", "geometric_median", "norm_clipping"), "must see the rows"),
+    "model_stock": "compares rows tensor by tensor",
+    **dict.fromkeys(("alone_longer", "pooled"), "needs all data in one place"),
+    **dict.fromkeys(("coordinate_median", "trimmed_mean", "ties", "emr", "sign_agreement"), "must see every value"),
 }
 ENCODER = Slot("encoder")
 

@@ -20,7 +20,8 @@ from fedhca2.params import Slot, layouts
 
 pytestmark = pytest.mark.slow
 ROUNDS = 3
-NEED_OUR_LOOP = {"ditto", "fedbabu", "fedrep"}
+NEED_OUR_LOOP = {"ditto", "fedbabu", "fedrep", "alone_longer", "pooled"}
+NEED_OUR_LOOP |= {"fedavg_ft", "fedper_ft", "fedbn", "scaffold", "feddyn"}
 ENCODER = Slot("encoder")
 
 

@@ -23,6 +23,10 @@ class Numbered:
     def __len__(self):
         return self.count
 
+    @property
+    def ids(self):
+        return [str(index) for index in range(self.count)]
+
     def for_share(self, indices):
         return self
 

@@ -2,7 +2,6 @@
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 from itertools import islice
 from threading import Event
 
@@ -32,9 +31,9 @@ MATFL = {"optimizer": {"kind": "adam", "amsgrad": True}, "loss_weights": False}
 SGD = {"optimizer": {"kind": "sgd", "momentum": 0.9}}
 
 
-def trained(name, place, terms=lambda model: LocalTerms(), epochs=2, steps=None, **training):
+def trained(name, place, terms=lambda model: LocalTerms(), epochs=2, steps=None, experiment=None, **training):
     """A client's model, moments and losses after epochs of training, or some of their steps, at a device slot."""
-    client = clients(small(**FP32 | {"training": {**FP32["training"], **training}}))[name]
+    client = clients(experiment or small(**FP32 | {"training": {**FP32["training"], **training}}))[name]
     client.device_slot = place
     with at_work(client, client.device_slot):
         losses = [
@@ -216,10 +215,10 @@ def test_a_captured_step_in_mixed_precision_is_a_plain_one():
 
 
 def test_a_captured_step_serves_several_clients_in_turn():
-    place = DeviceSlot(GPU)
-    first = trained("outdoor-semseg", place)
-    trained("outdoor-semseg", place, pulled)
-    again = trained("outdoor-semseg", place)
+    place, experiment = DeviceSlot(GPU), small(**FP32)
+    first = trained("outdoor-semseg", place, experiment=experiment)
+    trained("outdoor-semseg", place, pulled, experiment=experiment)
+    again = trained("outdoor-semseg", place, experiment=experiment)
     assert_close(again[0], first[0], rtol=1e-3, atol=2e-4)
     assert len(place.captures.graphs) == 2
 
@@ -278,12 +277,9 @@ def test_the_feed_gives_what_the_cpu_prepares(kind):
 
 def test_memory_of_the_gpu_does_not_grow_with_the_clients():
     def peak(copies):
-        found = list(clients(small(**FP32)).values())[:1]
-        crowd = []
-        for number in range(copies):
-            twin = deepcopy(found[0]) if number else found[0]
-            twin.name = f"c{number}"
-            crowd.append(twin)
+        rooms = {**SMALL["data"]["indoor"], "train": 8 * copies}
+        entry = {"name": "home", "data": "indoor", "tasks": ["semseg"], "copies": copies}
+        crowd = list(clients(small(**FP32 | {"data": {"indoor": rooms}, "clients": [entry]})).values())
         gc.collect()
         before = torch.cuda.memory_allocated()
         fleet = InProcess(crowd, [DeviceSlot(GPU)])

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.aggregation import Member, Rows
+from fedhca2.aggregation import Member, Rows, mixed_rows
+from fedhca2.methods import METHODS
 from fedhca2.params import Layout
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -28,3 +29,16 @@ def test_a_gpu_gives_the_products_and_mixtures_of_float64(count, kind, measure):
     mixed = torch.cat([w.cuda() @ piece for w, piece in zip(weights, exact.split(SIZES, dim=1), strict=True)], dim=1)
     assert_close(torch.stack(rows.mix(weights)), mixed.float(), rtol=1e-6, atol=1e-6)
     assert_close(rows.norms(), exact.norm(dim=1).cpu(), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("count", [1, 6, 40])
+@pytest.mark.parametrize("name", ["coordinate_median", "trimmed_mean", "ties", "emr", "sign_agreement"])
+def test_a_gpu_combines_coordinates_as_a_cpu_does(name, count):
+    rng, aggregator = torch.Generator().manual_seed(0), METHODS[name].encoder
+    data = [torch.randn(sum(SIZES), generator=rng) for _ in range(count)]
+    made = []
+    for device in ("cpu", "cuda"):
+        rows = Rows([Member(str(i), "g") for i in range(count)], LAYOUT, [row.to(device) for row in data])
+        mixing = aggregator.mixing(aggregator.products(rows, 0), rows.members, LAYOUT)
+        made.append(torch.stack(mixed_rows(aggregator, "encoder", rows, mixing)[0]).cpu())
+    assert_close(made[1], made[0], rtol=1e-6, atol=1e-7)

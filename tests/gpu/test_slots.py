@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.clients.gpu.device import MAX_SLOTS, worthwhile_slots
 from fedhca2.compiling import capture_graph
 from fedhca2.experiment import assign_shards, open_data
 from fedhca2.experiment.build import plan_clients
+from fedhca2.federation.client_store import ClientStore
+from fedhca2.federation.engine import InProcessEngine
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
-from fedhca2.federation.shelf import Shelf
-from fedhca2.messages import Order
 from fedhca2.run_folder.records import Watcher
+from fedhca2.run_folder.writer import RunFolder
 from small import SMALL, clients, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -29,15 +29,15 @@ def states(slots, *, keeps=False, folder=None, **changes):
     experiment = small(**{**SETTINGS, **changes})
     data = open_data(experiment)
     places = [DeviceSlot(GPU, keeps=keeps) for _ in range(slots)]
-    shelf = Shelf(plan_clients(experiment, data, assign_shards(experiment, data), places[0]), folder, room=0)
-    shelf.open()
+    store = ClientStore(plan_clients(experiment, data, assign_shards(experiment, data), places[0]), folder, room=0)
+    store.open()
     last = {}
 
     def finished(client, slot):
         for name, tensor in client.current.tensors.items():
             last[f"{client.name} {name}"] = tensor.to("cpu", copy=True)
 
-    fleet = InProcess(shelf, places, finished=finished)
+    fleet = InProcess(store, places, finished=finished)
     run_rounds(Server(experiment.resolved_method, fleet.profiles.values()), fleet, 3, 0, Watcher())
     return last
 
@@ -101,11 +101,6 @@ def test_images_that_are_prepared_a_batch_at_a_time_give_the_same_result(monkeyp
     assert same(states(1), expected)
 
 
-def test_slots_are_added_up_to_a_limit():
-    experiment, first = small(**SETTINGS), DeviceSlot(GPU)
-    data = open_data(experiment)
-    shelf = Shelf(plan_clients(experiment, data, assign_shards(experiment, data), first))
-    trials = [shelf.trial(name, Order(0, upload={"encoder": "update"})) for name in shelf.plans]
-    found = worthwhile_slots(first, trials, lambda: DeviceSlot(GPU))
-    assert 1 <= len(found) <= min(len(trials), MAX_SLOTS)
-    assert len({slot.stream.cuda_stream for slot in found}) == len(found)
+def test_small_clients_share_a_gpu_two_at_a_time(tmp_path):
+    fleet = InProcessEngine().open(small(**SETTINGS).resolve(), RunFolder.new(tmp_path / "run"))
+    assert [slot.device for slot in fleet.slots] == [GPU, GPU]

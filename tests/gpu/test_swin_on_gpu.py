@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from fedhca2.compiling import capture_graph
 from fedhca2.models import ModelConfig, MultiTaskModel, build_model
-from fedhca2.models.fast import AlignedAttention, FusedAttention, compile_parts, quicken
+from fedhca2.models.fast import AlignedAttention, FusedAttention, compile_parts, use_fast_layers
 from released_swin import SIZES, assert_released, image_of, released_config
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -28,7 +28,7 @@ def test_maps_are_those_of_the_released_code(size, kind, tmp_path, monkeypatch):
     if kind == "plain":
         run()
     else:
-        quicken(model, compile=kind == "compiled")
+        use_fast_layers(model, compile=kind == "compiled")
         if kind == "compiled":
             compile_parts(model)
         graph = capture_graph(run)
@@ -47,7 +47,7 @@ def test_attention_as_one_kernel_has_the_gradients_of_attention(masked):
     found = []
     for quick in (False, True):
         if quick:
-            quicken(attention, compile=False)
+            use_fast_layers(attention, compile=False)
             assert type(attention) is FusedAttention
         attention.zero_grad()
         (attention(windows, mask) * factors).sum().backward()
@@ -59,7 +59,7 @@ def test_attention_as_one_kernel_has_the_gradients_of_attention(masked):
 @pytest.mark.parametrize(("window", "channels"), [(14, 64), (7, 48)])
 def test_attention_that_one_kernel_cannot_hold_is_padded(window, channels):
     attention = WindowAttention(channels, num_heads=2, window_size=window).cuda()
-    quicken(attention, compile=False)
+    use_fast_layers(attention, compile=False)
     assert type(attention) is AlignedAttention
 
 

@@ -39,7 +39,9 @@ def finished_run(tmp_path):
         folder.mkdir(parents=True)
         experiment = Experiment.load(of, list(settings))
         clients = {
-            spec.name: {task: {METRIC[task]: scored(METRIC[task], gain)} for task in spec.tasks}
+            spec.name: {
+                task: {metric: scored(metric, gain)} for task in spec.tasks if (metric := METRIC.get(task, "rmse"))
+            }
             for spec in experiment.specs
         }
         about = {"method": experiment.method_name, "clients": clients, "baseline": None}

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
@@ -10,6 +11,7 @@ from fedhca2.experiment import Experiment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "add_a_method.py"
+VARIATE = ROOT / "examples" / "add_a_local_term.py"
 CONFIG = {
     "rounds": 1,
     "method": {"name": "examples/add_a_method.py:FRIENDLY", "sharpness": 2},
@@ -18,6 +20,9 @@ CONFIG = {
     "data": {"outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 4, "val": 1}},
     "clients": [{"data": "outdoor", "split": ["semseg", "sal"]}],
 }
+
+
+OTHERS = {"combine_updates.py:EQUAL_SAY": "all add [2.0, 0.0]", "keep_rows.py:SLOW": "all get [0.75, 1.5]"}
 
 
 def command(*arguments):
@@ -33,6 +38,15 @@ def test_the_example_of_a_method_is_short():
     text = EXAMPLE.read_text("utf-8")
     method = text[text.index("class Friendly") : text.index("def main")]
     assert len([line for line in method.splitlines() if line.strip()]) < 30
+
+
+def test_the_example_of_a_control_variate_does_what_it_says(capsys):
+    runpy.run_path(str(VARIATE), run_name="__main__")
+    assert "subtracts [1.0, -1.0] times" in capsys.readouterr().out
+
+
+def test_the_example_of_a_control_variate_is_short():
+    assert len(VARIATE.read_text("utf-8").splitlines()) <= 40
 
 
 @pytest.fixture
@@ -58,3 +72,34 @@ def test_a_run_with_a_method_by_its_file_can_be_read_back(config, tmp_path):
     found = command("run", config, "--out", tmp_path / "run")
     assert found.exit_code == 0, found.output
     assert Experiment.load(tmp_path / "run" / "config.yaml").resolved_method == Experiment.load(config).resolved_method
+
+
+@pytest.mark.slow
+def test_a_run_with_a_control_variate_by_its_file_differs_from_one_without(config, tmp_path):
+    loads = []
+    for share in (0.5, 0.0):
+        method = {"name": "examples/add_a_local_term.py:CORRECTED", "share": share}
+        out, settings = tmp_path / str(share), {**CONFIG, "rounds": 3, "method": method}
+        config.write_text(yaml.safe_dump(settings))
+        assert command("run", config, "--out", out).exit_code == 0
+        loads.append(load_file(next((out / "models").iterdir())))
+    one, other = loads
+    assert any(not one[name].equal(other[name]) for name in one)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_other_examples_are_short_and_do_what_they_say(name, capsys):
+    path = ROOT / "examples" / name.partition(":")[0]
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out.strip() == OTHERS[name]
+    assert len(path.read_text("utf-8").splitlines()) <= 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_run_with_the_other_examples_continues(name, config, tmp_path):
+    settings = ("--set", f"method=examples/{name}", "--set", "rounds=2")
+    found = command("run", config, "--out", tmp_path / "run", *settings)
+    assert found.exit_code == 0, found.output
+    found = command("resume", tmp_path / "run", "--set", "rounds=3")
+    assert found.exit_code == 0, found.output

@@ -7,7 +7,8 @@ import pytest
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.in_process import InProcess, InProcessEngine
+from fedhca2.federation.engine import InProcessEngine
+from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import run
 from fedhca2.federation.server import Server
@@ -136,9 +137,15 @@ def test_a_fault_in_the_file_is_one_line_before_a_folder_is_made(fault, mine, tm
 SETTINGS = {
     "no such file": (["model.encoder.kind=other.py:Ladder"], "other.py cannot be imported: No such file"),
     "unknown setting": (["model.encoder.depth=3"], "Ladder: unknown setting 'depth'"),
-    "unknown kind": (["model.encoder.kind=ladder"], "model.encoder: kind: expected timm or path/to/file.py:NAME"),
-    "a name alone": (["model.encoder=resnet18"], "model.encoder: kind: expected timm or path.*got 'resnet18'"),
-    "unknown decoder": (["model.decoder=fnc"], "model.decoder: kind: expected fcn or deeplab or path/to/file.py:NAME"),
+    "unknown kind": (
+        ["model.encoder.kind=ladder"],
+        "model.encoder: kind: expected timm or mlp or path/to/file.py:NAME",
+    ),
+    "a name alone": (["model.encoder=resnet18"], "model.encoder: kind: expected timm or mlp or path.*got 'resnet18'"),
+    "unknown decoder": (
+        ["model.decoder=fnc"],
+        "model.decoder: kind: expected fcn or deeplab or mlp or path/to/file.py:NAME",
+    ),
     "unknown interaction": (
         ["model.interaction=attend"],
         "model.interaction: kind: expected cross_attention or path/to",
@@ -148,7 +155,7 @@ SETTINGS = {
         ["model.decoder=my_model.py:Ladder"],
         r"decoder .*my_model.py:Ladder: expected .* \(\[8, 16, 32, 64\], 32\), got",
     ),
-    "drops": (["model.encoder.drop_path=0.1"], "drop_path: expected 0, since the encoder is a class of your own"),
+    "drops": (["model.encoder.drop_path=0.1"], "drop_path: expected 0, since the encoder is .*my_model.py:Ladder"),
     "no linear layers": (["model.encoder.adapters={}"], "my_model.py:Ladder': expected linear layers for adapters"),
 }
 

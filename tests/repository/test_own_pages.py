@@ -1,6 +1,7 @@
-"""The files on the pages about a user's own data, tasks and trackers run as they stand there."""
+"""The files on the pages about a user's own data, tasks and trackers, and of the tutorial, run as they stand there."""
 
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -136,3 +137,14 @@ def test_the_map_style_data_set_on_the_page_can_be_read(tmp_path, monkeypatch):
     path.write_text(yaml.safe_dump(values | {"clients": [{"data": "pets", "tasks": ["classification"]}]}), "utf-8")
     data = Experiment.load(path).data["pets"].open("train")
     assert data.load(1, ["classification"])["classification"].tolist() == [1.0]
+
+
+@pytest.mark.slow
+def test_the_tutorial_leads_from_photographs_to_an_exported_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(files_of("from-zero.md", tmp_path))
+    runpy.run_path("make_photos.py", run_name="__main__")
+    run("run", "shops.yaml", "--out", "runs/shops", "--set", "rounds=1", "--set", "evaluate_every=1")
+    assert "classification: " in run("predict", "runs/shops", "shop-b/30.jpg", "shop-b/37.jpg", "--client", "shop-b")
+    assert "semseg: " in run("predict", "runs/shops", "shop-a/30.jpg", "--client", "shop-a", "--out", "masks")
+    run("export", "runs/shops", "--client", "shop-a", "--out", "model")
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"shop-a.onnx", "shop-a.md"}

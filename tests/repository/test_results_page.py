@@ -92,6 +92,18 @@ def test_the_curve_has_a_line_per_method_and_a_mark_per_size(fill, sizes, tmp_pa
     assert {"25", "fedper", "fedhca2"} <= {text.text for text in drawing.iter(f"{SVG}text")}
 
 
+def test_exchanges_have_a_line_per_method_and_are_not_in_the_curve(fill, three_seeds, finished_run, tmp_path):
+    for steps, rounds, gain in ((60, 40, 3), (5, 480, 6)):
+        lengths = ["data.outdoor.train=2400", f"rounds={rounds}", f"clients.0.steps={steps}", "clients.1.steps=4"]
+        finished_run(f"local-{steps}-s0", 0, "method=local", *lengths)
+        finished_run(f"fedper-{steps}-s0", gain, "method=fedper", *lengths)
+    page = fill("exchanges scenes_1c")
+    assert "| Δm % ↑ | 1 | 12 |" in page
+    assert "| `fedper` | +3.00 | +6.00 |" in page
+    assert (tmp_path / "docs" / "images" / "exchanges-per-epoch.svg").exists()
+    assert "was not run with other numbers of images" in fill("curve scenes_1c")
+
+
 def test_adapters_have_a_row_beside_the_whole_encoder(fill, three_seeds, finished_run):
     finished_run("lora-s0", 5, "model.encoder.adapters={kind: lora, rank: 4}")
     page = fill("encoders scenes_1c")
@@ -113,7 +125,7 @@ def test_ranks_are_drawn(fill, three_seeds, tmp_path):
     assert (tmp_path / "docs" / "images" / "ranks-scenes_1c.svg").exists()
 
 
-@pytest.mark.parametrize("block", ["table", "sensitivity", "encoders", "curve", "ranks"])
+@pytest.mark.parametrize("block", ["table", "sensitivity", "encoders", "curve", "exchanges", "ranks"])
 def test_what_was_not_run_is_said(fill, three_seeds, block):
     assert "*`scenes_2c` was not run" in fill(f"{block} scenes_2c")
 

@@ -6,6 +6,8 @@ import pytest
 import fedhca2
 from fedhca2 import Experiment, Run
 from fedhca2.errors import UserError
+from fedhca2.methods import Mean, Method
+from fedhca2.records import Records
 from made_run import made_run
 from small_run import small
 
@@ -37,7 +39,7 @@ def test_an_unfinished_run_has_no_result(tmp_path):
 
 def test_a_notebook_shows_the_gains(tmp_path):
     made_run(tmp_path, better=1.1)
-    assert "<td>+10.0 %</td>" in Run.open(tmp_path)._repr_html_()
+    assert "<td>+10.0%</td>" in Run.open(tmp_path)._repr_html_()
 
 
 def test_a_report_lies_in_the_run_by_default(tmp_path):
@@ -55,3 +57,80 @@ def test_a_run_that_has_ended_goes_on_for_more_rounds(tmp_path):
 def test_a_comparison_has_a_row_for_each_method_and_for_local(tmp_path):
     found = fedhca2.compare(small(rounds=1), ["fedavg"], tmp_path, quiet=True)
     assert list(found.entries) == ["local", "fedavg"]
+
+
+def test_scores_are_records_with_the_gain_over_training_alone(tmp_path):
+    made_run(tmp_path, better=1.1)
+    scores = Run.open(tmp_path).scores()
+    depth = next(record for record in scores if record["task"] == "depth")
+    assert (depth["client"], depth["metric"], depth["unit"]) == ("home", "rmse", "m")
+    assert (depth["alone"], depth["gain"]) == (2.0, pytest.approx(100 * (1 - 1 / 1.1)))
+
+
+def test_a_history_has_losses_of_a_round_and_scores_after_it(tmp_path):
+    made_run(tmp_path, rounds=2)
+    own = [each for each in Run.open(tmp_path).history() if (each["client"], each["metric"]) == ("road", "loss")]
+    assert [(each["round"], each["value"]) for each in own] == [(1, 1.0), (2, 0.5)]
+
+
+def test_every_layer_has_a_weight_of_its_own(tmp_path):
+    made_run(tmp_path, rounds=1)
+    weights = [each for each in Run.open(tmp_path).weights() if each["client"] == "road"]
+    assert [(each["part"], each["task"], each["layer"], each["weight"]) for each in weights] == [
+        ("encoder", None, None, 0.1),
+        ("decoder", "semseg", 1, 0.1),
+        ("decoder", "semseg", 2, 0.2),
+    ]
+
+
+@pytest.mark.parametrize("table", ["scores", "history", "weights"])
+def test_records_of_a_table_have_the_same_keys_and_plain_values(table, tmp_path):
+    made_run(tmp_path)
+    records = getattr(Run.open(tmp_path), table)()
+    assert {tuple(record) for record in records} == {tuple(records.columns)}
+    assert all(value is None or isinstance(value, str | int | float) for each in records for value in each.values())
+
+
+def test_records_are_written_as_csv_with_empty_fields_for_what_is_unknown(tmp_path):
+    records = Records([{"a": 0.1, "b": None}, {"a": float("nan"), "b": "x,y"}])
+    assert records.to_csv(tmp_path / "table.csv") == 'a,b\n0.1,\n,"x,y"\n'
+    assert (tmp_path / "table.csv").read_text("utf-8") == records.to_csv()
+
+
+def test_long_records_are_shortened_in_a_notebook():
+    assert "and 40 more rows" in Records({"number": n} for n in range(100))._repr_html_()
+
+
+def test_results_and_runs_are_short_in_a_notebook(tmp_path):
+    made_run(tmp_path, better=1.1)
+    run = Run.open(tmp_path)
+    assert "Δm +10.0%" in repr(run.result)
+    assert max(map(len, (repr(run.result), repr(run)))) < 120
+    assert "<td>semseg</td>" in run.result._repr_html_()
+
+
+def test_a_finished_run_is_opened_again_and_another_is_refused(tmp_path):
+    files = made_run(tmp_path)
+    experiment = small()
+    (tmp_path / "config.yaml").write_text(experiment.to_yaml(), "utf-8")
+    assert fedhca2.run(experiment, tmp_path, quiet=True).folder == files.path
+    with pytest.raises(UserError, match="different rounds"):
+        fedhca2.run(small(rounds=9), tmp_path, quiet=True)
+    with pytest.raises(UserError, match="new or empty"):
+        fedhca2.run(experiment, tmp_path, quiet=True, exist_ok=False)
+
+
+@pytest.mark.slow
+def test_runs_side_by_side_and_scores_that_are_measured_again_are_the_same(tmp_path):
+    model = {"encoder": {"name": "swin_micro"}, "decoder_width": 8}  # which other processes know
+    experiment = small(rounds=1, model=model)
+    together = fedhca2.compare(experiment, ["fedavg"], tmp_path / "one", quiet=True)
+    apart = fedhca2.compare(experiment, ["fedavg"], tmp_path / "two", jobs=2, quiet=True)
+    assert apart.table().to_csv() == together.table().to_csv()
+    run = Run.open(tmp_path / "one" / "fedavg" / "seed-0")
+    assert run.evaluate().clients == run.result.clients
+
+
+def test_objects_cannot_be_handed_to_other_processes(tmp_path):
+    with pytest.raises(UserError, match=r"jobs: expected import paths .* got 'live:"):
+        fedhca2.compare(small(rounds=1), [Method(encoder=Mean())], tmp_path, jobs=2, quiet=True)

@@ -1,15 +1,15 @@
-"""Aggregation: inner products of rows in, mixing weights out. It knows no models and no tasks."""
+"""Aggregation: inner products of rows in, weights out, or columns in, columns out. It knows no models and no tasks."""
 
 from fedhca2.aggregation.aggregator import (
     Aggregator,
     Blend,
+    Combined,
     Measure,
     Member,
     Mixing,
-    is_shared,
-    mixing_of,
-    try_aggregator,
 )
+from fedhca2.aggregation.answers import is_shared, mixed_rows, mixing_of, renewed_rows, try_aggregator
+from fedhca2.aggregation.combining import Combiner, EmrMerging, SignAgreement, TiesMerging, TrimmedMean
 from fedhca2.aggregation.common_update import CommonUpdate, Robust
 from fedhca2.aggregation.fedhca2 import (
     ConflictAverse,
@@ -37,6 +37,8 @@ from fedhca2.aggregation.means import (
     voting_weights,
 )
 from fedhca2.aggregation.rows import MappedRow, Rows
+from fedhca2.aggregation.scaled_means import Extrapolated, Graph, StepMean, Stock, graph_weights, stock_ratio
+from fedhca2.aggregation.server_optimizer import ServerAdam, ServerMomentum
 from fedhca2.aggregation.solver import relative_gap
 from fedhca2.aggregation.weightings import Weighted
 
@@ -45,9 +47,14 @@ __all__ = [
     "Attentive",
     "Blend",
     "Clustered",
+    "Combined",
+    "Combiner",
     "CommonUpdate",
     "ConflictAverse",
     "CrossAttention",
+    "EmrMerging",
+    "Extrapolated",
+    "Graph",
     "GroupMean",
     "HyperWeights",
     "MappedRow",
@@ -58,6 +65,13 @@ __all__ = [
     "Pull",
     "Robust",
     "Rows",
+    "ServerAdam",
+    "ServerMomentum",
+    "SignAgreement",
+    "StepMean",
+    "Stock",
+    "TiesMerging",
+    "TrimmedMean",
     "Voting",
     "Weighted",
     "Weights",
@@ -68,12 +82,16 @@ __all__ = [
     "conflict_averse_mixing",
     "conflict_averse_weights",
     "cross_attention",
+    "graph_weights",
     "group_weights",
     "is_shared",
     "mean_weights",
+    "mixed_rows",
     "mixing_of",
     "pull_weights",
     "relative_gap",
+    "renewed_rows",
+    "stock_ratio",
     "try_aggregator",
     "voting_weights",
 ]

@@ -8,7 +8,8 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing, check_weights
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.aggregation.answers import check_weights
 from fedhca2.aggregation.means import group_weights
 from fedhca2.messages import Kind
 from fedhca2.params import Layout

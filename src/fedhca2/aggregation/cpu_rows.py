@@ -237,6 +237,11 @@ class CpuRows(PlainRows):
             for first in range(start, stop, self.chunk)
         ]
 
+    @property
+    def narrow(self) -> int:
+        """As many columns as fit a fast cache; getting the pages of a larger copy takes longer than copying."""
+        return max(1 << 15, min(1 << 16, (1 << 19) // len(self.data) // COLUMNS * COLUMNS))
+
     def _blocks(self, piece: Piece, differences: bool = False) -> Iterator[Block]:
         """A piece of all rows in one or several blocks."""
         _, start, stop = piece
@@ -244,9 +249,7 @@ class CpuRows(PlainRows):
             yield start, stop - start, self.starts + 4 * start, np.float32
             return
         wide = differences or self.dtype == torch.float64
-        # As many as fit a fast cache; getting the pages of a larger copy takes longer than copying.
-        columns = max(1 << 15, min(1 << 16, (1 << 19) // len(self.data) // COLUMNS * COLUMNS))
-        for first, block in self.blocks(start, stop, columns, torch.float64 if wide else torch.float32):
+        for first, block in self.blocks(start, stop, self.narrow, torch.float64 if wide else torch.float32):
             if differences:
                 block -= block[0].clone()
             yield first, block.shape[1], _addresses(block.unbind()), np.float64 if wide else np.float32

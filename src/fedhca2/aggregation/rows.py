@@ -2,7 +2,7 @@
 
 import ctypes
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -99,6 +99,11 @@ class PlainRows:
         folded = [(row.to(self.device, torch.float32)[sources].view_as(there) * signs).sum(dim=0) for row in self.data]
         return torch.stack(folded), self.squares()
 
+    @property
+    def narrow(self) -> int:
+        """The number of columns of a block whose copies do not take much memory either."""
+        return max(1, min(self.chunk, (1 << 25) // len(self.data)))
+
     def blocks(self, start: int, stop: int, columns: int, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
         """Copies of all rows, [N, n], over at most `columns` of the columns from `start` to `stop` at a time.
 
@@ -170,10 +175,15 @@ class Rows:
                 raise ValueError(
                     f"{member.name}: expected a row of {layout.numel} values, got the shape {tuple(row.shape)}"
                 )
-        self.members = members
+        self.members, self.data = members, data
         self.layout = layout
         self.device = data[0].device
         self.store = _stored([row.detach() if row.requires_grad else row for row in data], chunk)
+
+    @classmethod
+    def unnamed(cls, data: Sequence[Tensor]) -> "Rows":
+        """Rows whose owners and tensors do not matter."""
+        return cls([Member("", "")] * len(data), Layout(("row",), ((len(data[0]),),)), data)
 
     def products(self, measure: Measure, whole: bool = False) -> Tensor:
         """Inner products of the rows, or of their differences to the first row, in float64.
@@ -198,12 +208,45 @@ class Rows:
         if self.layout.numel <= size:
             return self.products("rows", whole=True)
         sketches, squares = self.sketches(size, seed)
-        sketched = Rows(self.members, Layout(("sketch",), ((size,),)), list(sketches)).products("rows")
+        sketched = Rows.unnamed(list(sketches)).products("rows")
         lengths = sketched[0].diagonal().sqrt()
         scale = squares.sqrt() / lengths.where(lengths > 0, torch.ones_like(lengths))
         products = scale[:, None] * sketched * scale
         products[0].diagonal().copy_(squares)
         return products
+
+    def combine(self, function: Callable[[Tensor], Tensor], count: int) -> list[Tensor]:
+        """As many rows in float32 as `count` says, from a function of some columns: [N, n] in float64 to [count, n].
+
+        >>> Rows.unnamed([torch.tensor([1.0, 5.0]), torch.tensor([3.0, 2.0])]).combine(lambda block: block[1:], 1)
+        [tensor([3., 2.])]
+        """
+        made = self._new_rows(count)
+        for first, block in self._blocks():
+            values = function(block)
+            if not isinstance(values, Tensor) or values.shape != (count, block.shape[1]):
+                found = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+                raise ValueError(f"expected the shape [{count}, {block.shape[1]}], got {found}")
+            for row, part in zip(made, values, strict=True):
+                row[first : first + block.shape[1]] = part
+        return made
+
+    def sums(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sum over all columns of what a function gives for some of them, [N, n] in float64.
+
+        >>> Rows.unnamed([torch.tensor([1.0, -5.0]), torch.zeros(2)]).sums(lambda block: block.abs().sum(dim=1))
+        tensor([6., 0.], dtype=torch.float64)
+        """
+        return torch.stack([function(block) for _, block in self._blocks()]).sum(dim=0)
+
+    def thresholds(self, share: float) -> Tensor:
+        """The least of the largest absolute values of every row, [N] in float64; `share` is how many of its values.
+
+        >>> Rows.unnamed([torch.tensor([1.0, -5.0, 2.0, 0.5])]).thresholds(0.5)
+        tensor([2.], dtype=torch.float64)
+        """
+        place = self.layout.numel - max(1, round(share * self.layout.numel))
+        return torch.stack([_in_order(row, place) for row in self.store.data]).to(self.device)
 
     def norms(self, starts: Sequence[Tensor] = ()) -> Tensor:
         """Lengths of the rows, or their distances from their own `starts`, [N], in float64."""
@@ -212,15 +255,32 @@ class Rows:
     def mix(self, weights: Tensor) -> list[Tensor]:
         """Rows Σ_j weights[m, j]·row_j in float32, from weights [M, N], or [P, M, N] with one matrix per tensor."""
         matrices = weights.double() if weights.dim() == 3 else weights.double()[None]
-        mixed = [torch.empty(self.layout.numel, device=self.device) for _ in range(matrices.shape[1])]
-        if self.device.type == "cpu":
-            for row in mixed:
-                _ask_for_large_pages(row)
+        mixed = self._new_rows(matrices.shape[1])
         self.store.mix(matrices, self._edges(whole=weights.dim() == 2), mixed)
         return mixed
 
+    def _new_rows(self, count: int) -> list[Tensor]:
+        rows = [torch.empty(self.layout.numel, device=self.device) for _ in range(count)]
+        for row in rows if self.device.type == "cpu" else ():
+            _ask_for_large_pages(row)
+        return rows
+
+    def _blocks(self) -> Iterator[tuple[int, Tensor]]:
+        """Some columns of all rows at a time, in float64; a block is overwritten by the next."""
+        return self.store.blocks(0, self.layout.numel, self.store.narrow, torch.float64)
+
     def _edges(self, whole: bool) -> Sequence[int]:
         return (0, self.layout.numel) if whole else self.layout.offsets
+
+
+def _in_order(row: Tensor, place: int) -> Tensor:
+    """The absolute value of a row that has this place in order, in float64."""
+    if row.device.type != "cpu":
+        return row.abs().double().kthvalue(place + 1).values
+    absolute = row.abs().float() if row.dtype != torch.float64 else row.abs()
+    if isinstance(row, MappedRow):
+        row.release()
+    return torch.from_numpy(np.partition(absolute.numpy(), place)[place : place + 1]).double()[0]
 
 
 def _stored(data: Sequence[Tensor], chunk: int | None) -> PlainRows:

@@ -4,20 +4,25 @@ import codecs
 import io
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
+from inspect import unwrap
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from click import Context, HelpFormatter, get_current_context
 from rich.console import Console
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.models import ArgumentInfo
 
 from fedhca2.configs import embedded_names, method_names, setting_keys
 from fedhca2.errors import UserError
-from fedhca2.run_folder.folder import CONFIG
+from fedhca2.run_folder.folder import CONFIG, MODELS
 from fedhca2.version import __version__
 
 warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\)")  # Pillow's warning before our error
@@ -28,15 +33,50 @@ def new_group(help: str, **options: Any) -> typer.Typer:
     return typer.Typer(help=help, no_args_is_help=True, suggest_commands=False, **options)  # click suggests
 
 
+class InPanels(TyperGroup):
+    """Commands in the order of their panels."""
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        """The names in the order in which help lists them."""
+        panels = ("Run", "Compare", "Use", "Data", "Deploy", "Inspect")
+        panel_of = {name: getattr(command, "rich_help_panel", "") for name, command in self.commands.items()}
+        return sorted(super().list_commands(ctx), key=lambda name: panels.index(panel_of[name]))
+
+
+class Described(TyperCommand):
+    """A command with --traceback, whose help describes its arguments, which Typer 0.20 forgets with Click 8.5."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        help = "Print Python's traceback of an error before its line; for errors in your own code."
+        option = TyperOption(
+            param_decls=["--traceback"], is_flag=True, default=False, expose_value=False, callback=_remember, help=help
+        )
+        self.params.append(option)
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Give the arguments the help of their declarations again, and write the help."""
+        declared = get_type_hints(unwrap(self.callback), include_extras=True) if self.callback else {}
+        for parameter in self.params:
+            for info in getattr(declared.get(parameter.name or ""), "__metadata__", ()):
+                if isinstance(info, ArgumentInfo):
+                    parameter.help = info.help
+        super().format_help(ctx, formatter)
+
+
 app = new_group(
-    "Federated multi-task learning for clients that do not share a task list.",
+    "Federated multi-task learning for sites with different tasks.",
     name="fedhca2",
+    cls=InPanels,
+    epilog="Try:\n\n  fedhca2 run demo\n\n  fedhca2 compare demo --methods fedavg,fedhca2 --seeds 3\n\n"
+    "  fedhca2 run my.yaml --dry-run",
     pretty_exceptions_enable=False,
+    context_settings={"token_normalize_func": lambda name: "out" if name == "output" else name},  # its old name
 )
 
 
 def command(
-    group: typer.Typer, module: str, name: str | None = None
+    group: typer.Typer, module: str, name: str | None = None, panel: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a command to a group, with the options of the decorated function.
 
@@ -44,6 +84,7 @@ def command(
     The module is imported only then, since it imports what takes seconds.
 
     :param name: the command's name, if it is not the function's.
+    :param panel: the panel of the command in the help of its group.
     """
 
     def add(options_of: Callable[..., None]) -> Callable[..., None]:
@@ -55,7 +96,7 @@ def command(
                     import_module("fedhca2.imports").allow_code(trusted)
                 getattr(import_module(f"fedhca2.cli.{module}"), options_of.__name__)(**options)
 
-        return group.command(name)(carry_out)
+        return group.command(name, cls=Described, rich_help_panel=panel)(carry_out)
 
     return add
 
@@ -69,6 +110,7 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
+        _trace(error)
         for line in error.lines:
             typer.echo(f"error: {line}", err=True)
         raise typer.Exit(2) from None
@@ -79,6 +121,22 @@ def clear_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
+
+
+def _remember(ctx: Context, _: Any, wanted: bool) -> None:
+    ctx.meta["traceback"] = wanted
+
+
+def _trace(error: BaseException) -> None:
+    """Print the tracebacks of an error and of those that it was made from, if the user asked for it."""
+    context = get_current_context(silent=True)
+    if context is None or not context.meta.get("traceback"):
+        return
+    first: BaseException | None = error
+    while first is not None:
+        first.__suppress_context__ = False
+        first = first.__cause__ or first.__context__
+    traceback.print_exception(error)
 
 
 def print_anywhere() -> None:
@@ -141,7 +199,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Federated multi-task learning for clients that do not share a task list."""
+    """Federated multi-task learning for sites with different tasks."""
 
 
 def complete_experiments(incomplete: str) -> Iterator[str]:
@@ -161,6 +219,13 @@ def complete_runs(incomplete: str) -> Iterator[str]:
             yield str(path)
         elif path.is_dir():
             yield f"{path}/"
+
+
+def complete_clients(ctx: Context, incomplete: str) -> list[str]:
+    """The clients of the run that the line names, by their trained models."""
+    places = [ctx.params.get("run"), *ctx.args]  # an option without a value ends the parsing of arguments
+    models = [path for place in places if place for path in Path(place, MODELS).glob("*.safetensors")]
+    return sorted(path.stem for path in models if path.stem.startswith(incomplete))
 
 
 def complete_methods(incomplete: str) -> Iterator[str]:
@@ -189,23 +254,29 @@ def _entries(incomplete: str) -> list[Path]:
     return [path for path in found if path.name.startswith(start) and not path.name.startswith(".")]
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON; everything else goes to standard error.")]
+Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON to stdout; messages go to stderr.")]
 AllowCode = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FILE_OR_MODULE",
-        help="Code that a run's folder names and that you trust, if you have not run it on this machine.",
+        help="Trust code that the run's folder names and that has not run on this machine; repeatable.",
     ),
 ]
 ExperimentName = Annotated[
-    str, typer.Argument(help="A YAML file, or the name of an embedded experiment.", autocompletion=complete_experiments)
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT",
+        help="Path of a YAML file, or a built-in experiment (see `fedhca2 experiments`).",
+        autocompletion=complete_experiments,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting: --set rounds=5 --set method.c=0.2",
+        help="Override a setting; repeatable. Example: --set rounds=5",
         autocompletion=complete_settings,
     ),
 ]
+RunOut = Annotated[Path | None, typer.Option("--out", "-o", help="Run folder.", show_default="runs/NAME-DATE")]

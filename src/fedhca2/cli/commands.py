@@ -8,22 +8,26 @@ from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
 from fedhca2.cli.app import (
     AllowCode,
+    Described,
     ExperimentName,
     Json,
     Overrides,
+    RunOut,
     app,
     command,
+    complete_clients,
     complete_methods,
     complete_runs,
     complete_trackers,
 )
 
-FinishedRun = Annotated[Path, typer.Argument(help="The folder of a finished run.", autocompletion=complete_runs)]
+FinishedRun = Annotated[Path, typer.Argument(help="Folder of a finished run.", autocompletion=complete_runs)]
 Track = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=TARGET",
-        help="Also send the numbers: tensorboard=DIR, mlflow=DIR-or-URL, wandb=PROJECT, or my.py:CLASS=TARGET.",
+        help="Log metrics to a tracker; repeatable: tensorboard=DIR, mlflow=DIR or URL, wandb=PROJECT, "
+        "FILE.py:CLASS=TARGET.",
         autocompletion=complete_trackers,
     ),
 ]
@@ -31,25 +35,33 @@ Jobs = Annotated[
     str,
     typer.Option(
         metavar="N|auto",
-        help="Number of parallel runs, each in its own process with its share of the cores; "
-        "auto: one per GPU, or per core without one.",
+        help="Parallel runs, each with its share of the cores; auto: one per GPU, or per core without a GPU.",
     ),
 ]
-Mps = Annotated[bool, typer.Option("--mps", help="Let parallel runs share a GPU with NVIDIA's MPS, if it is there.")]
+Mps = Annotated[bool, typer.Option("--mps", help="Let parallel runs share a GPU with NVIDIA's MPS, if installed.")]
+Trivial = Annotated[
+    bool,
+    typer.Option("--trivial", help="Also list the score of one answer for all images: the largest class, or the mean."),
+]
 
 
-@command(app, "run")
+@command(app, "run", panel="Run")
 def run(
     config: ExperimentName = "demo",
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; a new one under runs/ by default.")] = None,
+    out: RunOut = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="A finished run of 'local' to compare with.", autocompletion=complete_runs)
+        Path | None,
+        typer.Option(
+            help="Folder of a finished run of `local` to compare with.",
+            show_default="none",
+            autocompletion=complete_runs,
+        ),
     ] = None,
     engine: Annotated[
         Literal["in-process", "flower-local", "flower-ray"],
         typer.Option(
-            help="Where clients run: in this process, in one process each over Flower, or in Flower's Ray simulation."
+            help="How to run the clients: in this process, one Flower process each, or Flower's Ray simulation."
         ),
     ] = "in-process",
     track: Track = None,
@@ -57,18 +69,19 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="Train and write nothing: print the resolved config, and each client's images, parts and bytes.",
+            help="Validate only: print the resolved settings, clients, traffic and memory.",
         ),
     ] = False,
     allow_code: AllowCode = None,
+    trivial: Trivial = False,
     as_json: Json = False,
 ) -> None:
     """Train a federation and print what each client gained."""
 
 
-@command(app, "run")
+@command(app, "run", panel="Run")
 def resume(
-    run: Annotated[Path, typer.Argument(help="The run's folder.", autocompletion=complete_runs)],
+    run: Annotated[Path, typer.Argument(help="Folder of the run.", autocompletion=complete_runs)],
     overrides: Overrides = None,
     track: Track = None,
     allow_code: AllowCode = None,
@@ -77,186 +90,219 @@ def resume(
     """Continue an interrupted run from its last checkpoint."""
 
 
-@command(app, "run")
+@command(app, "run", panel="Run")
 def watch(
     run: Annotated[
         Path,
-        typer.Argument(help="The folder of a run or of a comparison, finished or not.", autocompletion=complete_runs),
+        typer.Argument(help="Folder of a run or comparison, finished or not.", autocompletion=complete_runs),
     ],
     once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
     track: Track = None,
     allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
-    """Follow a run or a comparison in the terminal until it is finished or no process works on it."""
+    """Follow a run or comparison until it ends."""
 
 
-@command(app, "run")
+@command(app, "run", panel="Run")
 def runs(
-    folder: Annotated[Path, typer.Argument(help="The folder with the runs, at any depth.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="Folder that contains the runs, at any depth.")] = Path("runs"),
     allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
-    """List the runs in a folder: method, rounds, Δm, start, and whether each is running, finished or interrupted."""
+    """List runs with their method, progress, Δm and state."""
 
 
-@command(app, "compare")
+@command(app, "data", panel="Run")
+def new(
+    folder: Annotated[Path, typer.Argument(help="New folder to write to.")],
+    table: Annotated[bool, typer.Option("--table", help="With rows of measurements instead of images.")] = False,
+) -> None:
+    """Write a small project of your own to begin with: data, experiment and README."""
+
+
+@command(app, "compare", panel="Compare")
 def compare(
     config: ExperimentName = "demo",
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            help="Names separated by commas, or 'all'; by default fedavg,fedhca2. "
-            "Settings of each are in the experiment's `methods`.",
+            help="Comma-separated methods, or `all`. Each runs with its default settings, or with those under "
+            "`methods` in the experiment.",
+            show_default="fedavg,fedhca2",
             autocompletion=complete_methods,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per method.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/compare-NAME.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per method, from that of the experiment on.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for all runs.", show_default="runs/compare-NAME")
+    ] = None,
     jobs: Jobs = "1",
     mps: Mps = False,
     overrides: Overrides = None,
+    trivial: Trivial = False,
     as_json: Json = False,
 ) -> None:
-    """Compare methods on the same data, shards and initial values. Finished runs are not repeated."""
+    """Compare methods with the same data, splits and initial weights. Repeat the command to continue."""
 
 
-@command(app, "compare")
+@command(app, "compare", panel="Compare")
 def sweep(
     config: ExperimentName,
     over: Annotated[
         list[str],
         typer.Option(
             metavar="KEY=V1,V2,…",
-            help="A setting to vary, and its values: method.c=0.2,0.4,0.6; copies=1,2,4 varies the number of clients "
-            "of each kind. With several, all combinations are run.",
+            help="Setting to vary, and its values: method.c=0.2,0.4,0.6. copies=1,2,4 varies the clients per group. "
+            "Repeatable: all combinations are run.",
         ),
     ],
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            help="Further methods, separated by commas, each a curve of its own; one that does not have the setting "
-            "is a horizontal line.",
+            help="Comma-separated further methods, each a curve; a method without the setting is a horizontal line.",
             autocompletion=complete_methods,
         ),
     ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
-            metavar="TASK", help="Draw a task's score instead of Δm: semseg, or with its data, pascal:semseg."
+            metavar="TASK",
+            help="Task whose score to plot, such as semseg, or with its data set pascal:semseg.",
+            show_default="Δm",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per value.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/sweep-NAME-KEY.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per value.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for all runs.", show_default="runs/sweep-NAME-KEY")
+    ] = None,
     jobs: Jobs = "1",
     mps: Mps = False,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment with several values of settings, and draw Δm over them. Finished runs are not repeated."""
+    """Run an experiment for several values of a setting and plot Δm. Repeat the command to continue."""
 
 
-@command(app, "compare")
+@command(app, "compare", panel="Compare")
 def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="The folder of a run, of several runs to compare, or of a comparison.", autocompletion=complete_runs
+            help="Folder of a run or of a comparison; several to compare runs.", autocompletion=complete_runs
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "--output", "-o", help="The page to write; by default report.html in the first run's folder."
-        ),
+        typer.Option("--out", "-o", help="HTML file to write.", show_default="report.html in the first folder"),
     ] = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Write a report page: one HTML file that needs no network."""
+    """Write a self-contained HTML report."""
 
 
-@command(app, "run")
-def evaluate(
-    run: FinishedRun,
-    split: Annotated[Literal["val", "train"], typer.Option(help="train: each client's training images.")] = "val",
-    thresholds: Annotated[
-        int, typer.Option(min=1, max=254, help="Number of thresholds for edges; the papers use 99.")
-    ] = 99,
-    client: Annotated[str | None, typer.Option(help="Only this client.")] = None,
+@command(app, "compare", panel="Compare")
+def leaderboard(
+    folder: Annotated[Path, typer.Argument(help="Folder that contains the runs, at any depth.")] = Path("runs"),
     allow_code: AllowCode = None,
     as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each experiment and method.")] = False,
 ) -> None:
-    """Re-evaluate the models that a run saved, and write RUN/evaluation-SPLIT[-CLIENT].json.
+    """Rank the methods of every experiment by Δm over seeds, with the worst client, time and bytes."""
 
-    If the run trained its Local baseline, that is evaluated too, and the two are compared.
+
+@command(app, "run", panel="Use")
+def evaluate(
+    run: FinishedRun,
+    split: Annotated[
+        Literal["val", "train"], typer.Option(help="Images to score: validation or training images.")
+    ] = "val",
+    thresholds: Annotated[int, typer.Option(min=1, max=254, help="Thresholds for edges; the papers use 99.")] = 99,
+    client: Annotated[
+        str | None, typer.Option(help="Client to evaluate.", show_default="all", autocompletion=complete_clients)
+    ] = None,
+    allow_code: AllowCode = None,
+    trivial: Trivial = False,
+    as_json: Json = False,
+) -> None:
+    """Evaluate a run's saved models again.
+
+    Writes RUN/evaluation-SPLIT.json, or RUN/evaluation-SPLIT-CLIENT.json for one client.
+
+    A local baseline that the run trained is evaluated too, for comparison.
     """
 
 
-@command(app, "run")
+@command(app, "run", panel="Use")
 def predict(
     run: FinishedRun,
-    images: Annotated[list[Path], typer.Argument(help="Image files of any size, and folders of them.")],
-    client: Annotated[str, typer.Option(help="The client whose model to use.")],
-    out: Annotated[Path, typer.Option("--out", "--output", "-o", help="The folder to write to.")] = Path("predictions"),
+    images: Annotated[list[Path], typer.Argument(help="Image files of any size, or folders of them at any depth.")],
+    client: Annotated[str, typer.Option(help="Client whose model to use.", autocompletion=complete_clients)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path("predictions"),
     raw: Annotated[bool, typer.Option("--raw", help="Also write the predictions as .npy arrays.")] = False,
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each image and task.")] = False,
     allow_code: AllowCode = None,
 ) -> None:
-    """Predict all tasks of a client; write a coloured map and an overlay, or a picture of a vector, for each."""
+    """Apply a client's model to images: print the answers and save the predictions as pictures."""
 
 
-@command(app, "run")
+@command(app, "run", panel="Use")
 def picture(
     run: FinishedRun,
-    client: Annotated[str, typer.Option(help="The client whose samples to paint.")],
+    client: Annotated[str, typer.Option(help="Client whose sample to draw.", autocompletion=complete_clients)],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "--output", "-o", help="The PNG file to write; by default CLIENT-SAMPLE.png."),
+        typer.Option("--out", "-o", help="PNG file to write.", show_default="CLIENT-SAMPLE.png"),
     ] = None,
     sample: Annotated[int, typer.Option(help="Number of the sample, from 0.")] = 0,
-    tile: Annotated[int, typer.Option(help="Width of each tile in pixels.", min=16)] = 192,
+    tile: Annotated[int, typer.Option(help="Tile width in pixels.", min=16)] = 192,
     allow_code: AllowCode = None,
 ) -> None:
-    """Paint a client's sample: input, label, and the predictions before and after training."""
+    """Draw a sample: input, label, and predictions before and after training."""
 
 
-@command(app, "run")
+@command(app, "run", panel="Use")
 def export(
     run: FinishedRun,
-    client: Annotated[str, typer.Option(help="The client whose model to export.")],
-    format: Annotated[Literal["safetensors", "onnx", "torch-export"], typer.Option(help="The file format.")] = "onnx",
-    out: Annotated[Path, typer.Option("--out", "--output", "-o", help="The folder to write to.")] = Path("exported"),
+    client: Annotated[str, typer.Option(help="Client whose model to export.", autocompletion=complete_clients)],
+    format: Annotated[Literal["safetensors", "onnx", "torch-export"], typer.Option(help="File format.")] = "onnx",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path("exported"),
     size: Annotated[
-        tuple[int, int] | None, typer.Option(help="Height and width of the input; by default those of training.")
+        tuple[int, int] | None,
+        typer.Option(help="Height and width of the input.", show_default="those of training"),
     ] = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Write a client's model for other programs, with a card that describes inputs and outputs."""
+    """Export a client's model (ONNX, safetensors or torch.export) with a model card."""
 
 
-@command(app, "show")
+@command(app, "show", panel="Inspect")
 def experiments(
     words: Annotated[
-        list[str] | None, typer.Argument(help="List only experiments that mention all of these words.")
+        list[str] | None, typer.Argument(help="List only experiments that mention all these words.", show_default="all")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the experiments that come with the package, and the table or figure each belongs to."""
+    """List the built-in experiments, and the table or figure that each belongs to."""
 
 
-@command(app, "show")
+@command(app, "show", panel="Inspect")
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(help="A method's name or location: path/to/file.py:NAME.", autocompletion=complete_methods),
+        typer.Argument(
+            help="Name of a method, or path/to/file.py:NAME.", show_default="all", autocompletion=complete_methods
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the methods with the parts they share and their settings, or explain one."""
+    """List the methods with what they share and their settings, or explain one."""
 
 
-@app.command()
-def completion(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.")]) -> None:
-    """Print a script that makes a shell complete this command with the Tab key."""
+@app.command(cls=Described, rich_help_panel="Inspect")
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Name of the shell.")]) -> None:
+    """Print a shell completion script."""
     script = get_completion_script(prog_name="fedhca2", complete_var="_FEDHCA2_COMPLETE", shell=shell)
     if shell == "bash":  # lets a value follow a key such as `rounds=` without a space
         script = script.replace("return 0", "[[ $COMPREPLY == *[=/] ]] && compopt -o nospace\n    return 0")

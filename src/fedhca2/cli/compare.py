@@ -29,9 +29,10 @@ from fedhca2.reports.comparison import Comparison, group_names
 from fedhca2.reports.console import ConsoleWatcher, ParallelConsole
 from fedhca2.reports.drawings import RANKS_FILE, SWEEP_FILE, draw_sweep
 from fedhca2.reports.figures.transfer import transfer_sentences
-from fedhca2.reports.layouts import comparison_table, to_data, write_comparison
+from fedhca2.reports.layouts import board_table, comparison_table, write_comparison
 from fedhca2.reports.page.write import write_page
 from fedhca2.reports.variants import FREE, variants
+from fedhca2.reports.variants import leaderboard as ranked
 from fedhca2.run_folder.folder import PAGE, comparison_folder, lock_folder, sweep_folder
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.strict_yaml import YamlError, parse_yaml
@@ -47,6 +48,7 @@ def compare(
     jobs: str,
     mps: bool,
     overrides: list[str] | None,
+    trivial: bool,
     as_json: bool,
 ) -> None:
     """Compare methods on the same data, shards and initial values. Finished runs are not repeated."""
@@ -57,7 +59,7 @@ def compare(
         names = _method_names(methods or ["fedavg,fedhca2"])
         if not names:
             raise UserError("--methods", "expected at least one method, or 'all', got none")
-        _carry_out(plan_runs(experiment, names, seeds, folder), folder, max_jobs, mps, as_json)
+        _carry_out(plan_runs(experiment, names, seeds, folder), folder, max_jobs, mps, as_json, trivial=trivial)
 
 
 def sweep(
@@ -223,6 +225,8 @@ def _carry_out(
     mps: bool,
     as_json: bool,
     draw: Callable[[Sequence[RunFiles], Comparison], list[str]] = lambda *_: [],
+    *,
+    trivial: bool = False,
 ) -> None:
     """Run what is not finished, then show the table of all; `draw` writes further files."""
     console = open_console(stderr=as_json)
@@ -235,7 +239,7 @@ def _carry_out(
     finally:
         lock.release()
     runs = [RunFiles.open(run.folder) for run in complete(planned)]
-    table = write_comparison(runs, folder) if runs else None
+    table = write_comparison(runs, folder, trivial=trivial) if runs else None
     if table is not None:
         console.print(comparison_table(table))
         figures = [*([RANKS_FILE] if (folder / RANKS_FILE).exists() else []), *draw(runs, table)]
@@ -246,7 +250,7 @@ def _carry_out(
         print_json(
             {
                 "folder": str(folder),
-                "table": to_data(table) if table is not None else [],
+                "table": table.table() if table is not None else [],
                 "failed": {str(run): why for run, why in faults.items()},
             }
         )
@@ -285,3 +289,14 @@ def report(runs: list[Path], out: Path | None) -> None:
     typer.echo(write_page(files, out or runs[0] / PAGE))
     for sentence in transfer_sentences(files[0])[:1] if len(files) == 1 else ():
         typer.echo(sentence, err=True)  # standard output is the page's path alone
+
+
+def leaderboard(folder: Path, as_json: bool, as_csv: bool) -> None:
+    """Rank the methods of every experiment by Δm, from all finished runs in a folder."""
+    board = ranked(folder)
+    if as_json:
+        print_json(board)
+    elif as_csv:
+        typer.echo(board.to_csv(), nl=False)
+    else:
+        open_console(highlight=False).print(board_table(board))

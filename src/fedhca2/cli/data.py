@@ -1,7 +1,9 @@
-"""`fedhca2 data`: write, check and view data sets."""
+"""`fedhca2 data` and `fedhca2 new`: write, check and view data sets, and write a project to begin with."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 import typer
@@ -20,7 +22,22 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.reports.pictures import save_picture
 from fedhca2.tasks import TASKS, TaskSet
+from fedhca2.whole_files import ORDINARY, write_whole
 from fedhca2.words import counted
+
+
+def new(folder: Path, table: bool) -> None:
+    """Write a small project of your own to begin with: data, experiment and README."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(folder, "expected a new or empty folder, got one with files in it")
+    templates = files("fedhca2") / "cli" / "templates"
+    kind, name = "table" if table else "images", folder.resolve().name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted((templates / kind).iterdir(), key=lambda file: file.name):
+        text = file.read_text("utf-8").replace("NAME", name)
+        write_whole(folder / file.name.removesuffix(".txt"), text.encode(), ORDINARY)
+        typer.echo(folder / file.name.removesuffix(".txt"))
+    typer.echo(f"Next: cd {shlex.quote(str(folder))} && fedhca2 run experiment.yaml")
 
 
 def scenes(layout: LayoutName, root: Path, count: int, val: int | None, size: str, seed: int) -> None:

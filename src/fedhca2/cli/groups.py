@@ -6,14 +6,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedhca2.cli.app import AllowCode, Json, Overrides, app, command, complete_experiments, new_group
+from fedhca2.cli.app import AllowCode, Json, Overrides, RunOut, app, command, complete_experiments, new_group
 
-config = new_group("Show the settings of experiments, and the schema of their files.")
-data = new_group("Write, check and view data sets.")
+config = new_group("Show all settings, and the schema of experiment files.")
+data = new_group("Check, view and render data sets.")
 flower = new_group("Run a federation over a network with Flower.")
-privacy = new_group("Plan the noise for a privacy budget; show what a site has spent.")
-for name, group in {"config": config, "data": data, "flower": flower, "privacy": privacy}.items():
-    app.add_typer(group, name=name)
+privacy = new_group("Plan differential privacy, and show what a site has spent.")
+app.add_typer(config, name="config", rich_help_panel="Inspect")
+app.add_typer(data, name="data", rich_help_panel="Data")
+app.add_typer(flower, name="flower", rich_help_panel="Deploy")
+app.add_typer(privacy, name="privacy", rich_help_panel="Deploy")
 
 
 @command(config, "show")
@@ -21,94 +23,105 @@ def show(
     experiment: Annotated[
         str | None,
         typer.Argument(
-            help="Also show the values in this experiment: a YAML file or an embedded one.",
+            help="Experiment whose values to show: a YAML file or a built-in experiment.",
+            show_default="none",
             autocompletion=complete_experiments,
         ),
     ] = None,
     overrides: Overrides = None,
     words: Annotated[
-        list[str] | None, typer.Option("--find", metavar="WORD", help="Only settings that mention this word.")
+        list[str] | None, typer.Option("--find", metavar="WORD", help="Show only settings that mention this word.")
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/settings.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
-    """List every setting: its value in an experiment, its default, the values it may have, and its meaning."""
+    """List every setting with its value, default, range and meaning."""
 
 
 @command(config, "show")
 def schema() -> None:
-    """Print the JSON Schema of an experiment's file, with which editors check it."""
+    """Print the JSON Schema for experiment files."""
 
 
-Root = Annotated[Path, typer.Argument(help="A data set's folder, or an experiment, for all of its data sets.")]
+Root = Annotated[Path, typer.Argument(help="Folder of a data set, or an experiment for all its data sets.")]
 LayoutName = Literal["pascal_context", "nyud"]
-Layout = Annotated[LayoutName | None, typer.Option(help="Its layout; detected by default.")]
+Layout = Annotated[LayoutName | None, typer.Option(help="Layout of the folder.", show_default="detected")]
 
 
 @command(data, "data")
 def scenes(
-    layout: Annotated[LayoutName, typer.Option(help="Outdoor scenes as PASCAL-Context, indoor ones as NYUD-v2.")],
-    root: Annotated[Path, typer.Option(help="A new or empty folder.")],
-    count: Annotated[int, typer.Option(min=1, help="Number of training images.")] = 100,
+    layout: Annotated[LayoutName, typer.Option(help="Outdoor scenes as PASCAL-Context, or indoor ones as NYUD-v2.")],
+    root: Annotated[Path, typer.Option(help="New or empty folder to write to.")],
+    count: Annotated[int, typer.Option(min=1, help="Training images.")] = 100,
     val: Annotated[
-        int | None, typer.Option(min=1, help="Number of validation images; a quarter as many by default.")
+        int | None, typer.Option(min=1, help="Validation images.", show_default="a quarter of --count")
     ] = None,
-    size: Annotated[str, typer.Option(help="Height and width, as in 256 or 448x576; multiples of 32.")] = "256",
+    size: Annotated[str, typer.Option(help="Height and width in multiples of 32: 256 or 448x576.")] = "256",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the scenes.")] = 0,
 ) -> None:
-    """Render scenes and write them in the folder layout of one of the papers' archives."""
+    """Render scenes as a PASCAL-Context or NYUD-v2 folder."""
 
 
 @command(data, "data")
 def check(root: Root, layout: Layout = None) -> None:
-    """Read every image and label, and report the contents and any faults; the exit code is 1 if there are faults."""
+    """Read every image and label, and report problems; the exit code is 1 if there are any."""
 
 
 @command(data, "data")
 def info(
     root: Root,
     layout: Layout = None,
-    count: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 6,
-    split: Annotated[Literal["train", "val"], typer.Option(help="The split to take them from.")] = "train",
+    count: Annotated[int, typer.Option(min=1, help="Samples to draw.")] = 6,
+    split: Annotated[Literal["train", "val"], typer.Option(help="Split to take them from.")] = "train",
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The picture to write, or of several data sets its name before theirs; by default ROOT's with .png."
+            "--out",
+            "-o",
+            help="Picture to write; with several data sets, each name is added to this one.",
+            show_default="name of ROOT, with .png",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Of an experiment's data sets, this one; all by default.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Data set to show, if the experiment has several.", show_default="all")
+    ] = None,
 ) -> None:
-    """Paint a few samples with their labels into one picture for each data set."""
+    """Draw a few samples with their labels, one picture per data set."""
 
 
-Keys = Annotated[Path, typer.Option(help="The coordinator's folder, which 'fedhca2 flower keys' wrote.")]
-Names = Annotated[list[str], typer.Argument(help="The sites' names.")]
-Address = Annotated[str, typer.Option(metavar="HOST:PORT", help="The SuperLink's address.")]
-Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="The public address that sites connect to.")]
+Keys = Annotated[Path, typer.Option(help="The coordinator's folder, written by `fedhca2 flower keys`.")]
+Names = Annotated[list[str], typer.Argument(help="Names of the sites.")]
+Address = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the SuperLink.")]
+Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Public address that sites connect to.")]
 Quota = Annotated[
     int | None,
-    typer.Option(min=1, metavar="BYTES", help="Bytes a site may send for each message it receives; 2 GiB."),
+    typer.Option(min=1, metavar="BYTES", help="Upload limit per message.", show_default="2 GiB"),
 ]
 
 
 @command(flower, "flower")
 def keys(
-    folder: Annotated[Path, typer.Argument(help="A new folder.")],
-    sites: Annotated[str, typer.Option(help="The clients' names, separated by commas.")],
-    hosts: Annotated[str, typer.Option(help="The SuperLink's names and addresses, separated by commas.")] = "",
-    days: Annotated[int, typer.Option(min=1, help="Days that certificates are valid.")] = 365,
+    folder: Annotated[Path, typer.Argument(help="New folder to write to.")],
+    sites: Annotated[str, typer.Option(help="Comma-separated site names.")],
+    hosts: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated host names and IP addresses for the certificate.", show_default="loopback only"
+        ),
+    ] = "",
+    days: Annotated[int, typer.Option(min=1, help="Validity of the certificates in days.")] = 365,
 ) -> None:
     """Create a test CA, the SuperLink's certificate, and keys for every site."""
 
 
 @command(flower, "flower")
 def register(names: Names, superlink: Address, keys: Keys) -> None:
-    """Register sites with the SuperLink, so that it admits them."""
+    """Register sites with the SuperLink."""
 
 
 @command(flower, "flower")
 def evict(names: Names, superlink: Address, keys: Keys) -> None:
-    """Make the SuperLink exclude sites."""
+    """Remove sites from the SuperLink."""
 
 
 @command(flower, "flower")
@@ -116,21 +129,23 @@ def link(
     keys: Keys,
     listen: Listen = "0.0.0.0:8000",
     superlink: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="A loopback address for the coordinator's commands.")
+        str, typer.Option(metavar="HOST:PORT", help="Loopback address for the coordinator's commands.")
     ] = "127.0.0.1:8001",
-    database: Annotated[Path | None, typer.Option(help="A file that keeps registered keys across restarts.")] = None,
+    database: Annotated[
+        Path | None, typer.Option(help="File that keeps registered keys across restarts.", show_default="none")
+    ] = None,
     quota: Quota = None,
 ) -> None:
-    """Serve sites and runs until stopped, with a SuperLink on loopback and the proxy that sites connect to."""
+    """Keep a SuperLink and its public proxy running for several runs."""
 
 
 @command(flower, "flower")
 def site(
-    file: Annotated[Path, typer.Argument(help="The site's own file: client, tasks, data, state.")],
+    file: Annotated[Path, typer.Argument(help="Settings of the site: client, tasks, data, state.")],
     superlink: Address,
-    keys: Annotated[Path, typer.Option(help="This site's own folder with node.key, ca.crt and secret.")],
+    keys: Annotated[Path, typer.Option(help="This site's folder with node.key, ca.crt and secret.")],
 ) -> None:
-    """Take part as a site until stopped."""
+    """Run this machine as a site."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # timm reads it on import
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads otherwise keep cores busy that others need
 
@@ -140,51 +155,60 @@ def serve(
     config: Annotated[
         str,
         typer.Argument(
-            help="A YAML file, an embedded experiment, or a run's folder to resume.",
+            metavar="EXPERIMENT_OR_RUN",
+            help="Path of a YAML file, a built-in experiment, or the folder of a run to resume.",
             autocompletion=complete_experiments,
         ),
     ],
     keys: Keys,
     superlink: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="The address of a running SuperLink; by default one is started."),
+        typer.Option(metavar="HOST:PORT", help="Address of a running SuperLink.", show_default="starts a SuperLink"),
     ] = None,
     listen: Listen = "0.0.0.0:8000",
     quota: Quota = None,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; a new one under runs/ by default.")] = None,
+    out: RunOut = None,
     deadline: Annotated[float, typer.Option(help="Seconds per round; 0: no limit.")] = 3600,
-    min_clients: Annotated[int | None, typer.Option(help="Replies a round needs; by default all.")] = None,
-    retries: Annotated[int, typer.Option(help="How often a failed order is repeated.")] = 2,
-    wire: Annotated[str, typer.Option(help="float32, or bfloat16 for half the bytes.")] = "float32",
+    min_clients: Annotated[
+        int | None, typer.Option(help="Minimum replies per round.", show_default="all clients")
+    ] = None,
+    retries: Annotated[int, typer.Option(help="Retries per failed client and round.")] = 2,
+    wire: Annotated[
+        Literal["float32", "bfloat16"], typer.Option(help="Type of numbers on the wire; bfloat16 halves the bytes.")
+    ] = "float32",
     spool: Annotated[
-        bool, typer.Option("--spool", help="Keep replies in files, to save memory with many clients.")
+        bool, typer.Option("--spool", help="Keep replies in files, which saves memory with many clients.")
     ] = False,
     allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
-    """Coordinate a run: wait for the sites and run the rounds."""
+    """Coordinate a run: wait for the sites, then run the rounds."""
 
 
 @command(flower, "flower", "app")
-def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None:
+def write_app(folder: Annotated[Path, typer.Argument(help="New folder to write to.")]) -> None:
     """Write the Flower app for Flower's own `flwr run`."""
 
 
 @command(privacy, "show")
 def plan(
-    epsilon: Annotated[float | None, typer.Option(help="The total ε of all rounds.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds in which a client sends an update.")] = None,
-    noise: Annotated[float | None, typer.Option(help="The noise, as in privacy.noise.")] = None,
-    delta: Annotated[float, typer.Option(help="The δ for this ε.")] = 1e-5,
+    epsilon: Annotated[float | None, typer.Option(help="Total ε of all rounds.", show_default="computed")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds in which a client sends an update.", show_default="computed")
+    ] = None,
+    noise: Annotated[
+        float | None, typer.Option(help="Noise, as in the setting privacy.noise.", show_default="computed")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="δ of the (ε, δ) guarantee.")] = 1e-5,
     as_json: Json = False,
 ) -> None:
-    """Give two of --epsilon, --rounds and --noise to compute the third: the least noise, the most rounds, or the ε."""
+    """Compute the noise, the rounds or ε from the other two."""
 
 
 @command(privacy, "flower")
 def spent(
-    file: Annotated[Path, typer.Argument(help="The site's own file.")],
+    file: Annotated[Path, typer.Argument(help="Settings of the site.")],
     as_json: Json = False,
 ) -> None:
-    """Show what a site's noised updates and scores have cost so far, from its own ledger: per run and in total."""
+    """Show the privacy budget that a site has spent, per run and in total."""

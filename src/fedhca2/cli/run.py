@@ -23,10 +23,11 @@ from fedhca2.deployment.trained import predict_files
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import known_runs
+from fedhca2.federation.engine import check_in_process
 from fedhca2.federation.forecast import forecast
-from fedhca2.federation.in_process import check_in_process
 from fedhca2.federation.run import check_new
 from fedhca2.federation.stopping import Interrupted
+from fedhca2.records import Records
 from fedhca2.reports.console import PAUSE_S, ConsoleWatcher, LiveStatus, comparison_status, follow
 from fedhca2.reports.pictures import samples_panel, save_picture
 from fedhca2.reports.tables import conclusion, forecast_summary, result_table, runs_table
@@ -49,6 +50,7 @@ def run(
     engine: EngineName,
     track: list[str] | None,
     dry_run: bool,
+    trivial: bool,
     as_json: bool,
 ) -> None:
     """Train a federation and print what each client gained."""
@@ -65,7 +67,7 @@ def run(
                 return
             with _watched(console, trackers) as watcher:
                 result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
-            conclude(console, result, folder, as_json)
+            conclude(console, result, folder, as_json, trivial=trivial)
 
 
 def _show_forecast(experiment: Experiment, as_json: bool) -> None:
@@ -103,12 +105,12 @@ def exit_when_interrupted() -> Iterator[None]:
         raise typer.Exit(128 + interrupted.signal) from None
 
 
-def conclude(console: Console, result: Result, folder: Path, as_json: bool = False) -> None:
+def conclude(console: Console, result: Result, folder: Path, as_json: bool = False, *, trivial: bool = False) -> None:
     """Print the outcome of a run; the exit code is 3 if every client failed."""
     from fedhca2.reports.figures.transfer import transfer_sentences  # plotly would delay the first batch
 
     files = RunFiles.open(folder)
-    console.print(result_table(result, files.task_set, files.kinds))
+    console.print(result_table(result, files.task_set, files.kinds, trivial=trivial))
     console.print(conclusion(result, files.task_set))
     for sentence in transfer_sentences(files)[:1]:
         console.print(Text(sentence))
@@ -123,7 +125,8 @@ def conclude(console: Console, result: Result, folder: Path, as_json: bool = Fal
     if as_json:
         print_json({"folder": str(folder), **result.to_dict()})
     if files.everyone_failed:
-        typer.echo(f"error: {folder}: every client failed in the last round, so the scores mean nothing", err=True)
+        told = f"every client failed in the last round; scores are not meaningful. See {files.events_file}"
+        typer.echo(f"error: {folder}: {told}", err=True)
         raise typer.Exit(3)
 
 
@@ -208,7 +211,7 @@ def runs(folder: Path, as_json: bool) -> None:
         open_console(highlight=False).print(runs_table(runs, folder), soft_wrap=not runs)
 
 
-def evaluate(run: Path, split: Split, thresholds: int, client: str | None, as_json: bool) -> None:
+def evaluate(run: Path, split: Split, thresholds: int, client: str | None, trivial: bool, as_json: bool) -> None:
     """Re-evaluate the models that a run saved, and write RUN/evaluation-SPLIT[-CLIENT].json."""
     console = open_console(stderr=as_json)
     with _progress() as show:
@@ -223,7 +226,7 @@ def evaluate(run: Path, split: Split, thresholds: int, client: str | None, as_js
     }
     written = write_evaluation(run, split, client, evaluation)
     tasks, images = RunFiles(run).task_set, {"val": "validation", "train": "training"}[split]
-    console.print(result_table(result, tasks))
+    console.print(result_table(result, tasks, trivial=trivial))
     console.print(conclusion(result, tasks))
     console.print(f"on the {images} images; the scores are in {written}", highlight=False, soft_wrap=True)
     if as_json:
@@ -241,10 +244,21 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
-def predict(run: Path, images: list[Path], client: str, out: Path, raw: bool) -> None:
-    """Predict all tasks of a client, and print the paths of the pictures."""
-    for path in predict_files(Trained.open(run, client), images, out, raw=raw):
-        typer.echo(path)
+def predict(run: Path, images: list[Path], client: str, out: Path, raw: bool, as_json: bool, as_csv: bool) -> None:
+    """Predict all tasks of a client, and print what it says about each image."""
+    if as_json and as_csv:
+        raise UserError("--csv", "expected one format, got --json as well")
+    records = predict_files(Trained.open(run, client), images, out, raw=raw)
+    if as_json:
+        print_json(records)
+        return
+    if as_csv:
+        columns = ("image", "task", "answer", "value")
+        typer.echo(Records({key: record[key] for key in columns} for record in records).to_csv(), nl=False)
+        return
+    for record in records:
+        typer.echo(f"{record['image']}  {record['task']}: {record['answer']}")
+    typer.echo(f"Pictures are in {out}/")
 
 
 def picture(run: Path, client: str, out: Path | None, sample: int, tile: int) -> None:

@@ -20,6 +20,7 @@ from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.schema import experiment_schema
 from fedhca2.methods import METHODS, Method, components_of, resolve, settings_of
+from fedhca2.methods.resolve import NORMS
 from fedhca2.reports.tables import TextTable
 from fedhca2.words import counted
 
@@ -75,11 +76,11 @@ def _methods_table() -> Group:
     table.add_column()
     for name, method in METHODS.items():
         lines = [escape(method.reference), f"shares {shared_parts(method)}"]
-        settings = {key: format_value(value) for key, value in settings_of(method).items() if key != "batch_norm"}
+        settings = {key: format_value(value) for key, value in settings_of(method).items() if key not in NORMS}
         if settings:
             lines.append(f"[cyan]{escape('  '.join(f'{key}={value}' for key, value in settings.items()))}[/]")
         table.add_row(f"[bold]{name}[/]", "\n".join(lines))
-    hint = "fedhca2 methods NAME explains the settings. All methods also take batch_norm."
+    hint = "fedhca2 methods NAME explains the settings. All methods also take batch_norm and norms."
     return Group(table, Text(hint, style="dim"))
 
 
@@ -92,7 +93,7 @@ def _method_page(name: str, method: Method) -> Group:
     for part, component in components_of(method).items():
         if settings := [each for each in settings_in(component) if each.name != "kind"]:
             pieces += [Text(f"\n{part}: {settings[0].about}", style="bold"), _settings_table(settings)]
-    return Group(*pieces, Text(), _settings_table([each for each in settings_in(method) if each.name == "batch_norm"]))
+    return Group(*pieces, Text(), _settings_table([each for each in settings_in(method) if each.name in NORMS]))
 
 
 def _settings_table(settings: Sequence[Setting]) -> Table:
@@ -154,7 +155,7 @@ def _settings_with_values(experiment: Experiment) -> list[Setting]:
     """All settings of an experiment with their values, those of its method among them."""
     method, usual = experiment.resolved_method, resolve(experiment.method_name)
     name = Setting("", "method", "a name", "fedhca2", "how clients are federated", "", experiment.method_name)
-    rows = [name, *(each for each in settings_in(method, "method", usual) if each.name == "batch_norm")]
+    rows = [name, *(each for each in settings_in(method, "method", usual) if each.name in NORMS)]
     parts = components_of(method)
     for part in ("encoder", "decoder", "head", "weights", "local"):
         if part in parts:

@@ -3,14 +3,17 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from math import isfinite, nan
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from math import ceil, isfinite, nan
 from time import perf_counter
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedhca2.clients.evaluation import evaluate, mean_loss, recalibrate
+from fedhca2.clients.evaluation import BestModel, evaluate, mean_loss, recalibrate, trivial_scores
 from fedhca2.clients.exchange import DeclinedError, Exchange, FirstRow, RowLimits, divergence, first_rows
 from fedhca2.clients.gpu.device import DeviceSlot, at_work
 from fedhca2.clients.privacy import Privacy
@@ -22,10 +25,10 @@ from fedhca2.models.layers import draw_keep
 from fedhca2.models.multitask import MultiTaskModel, fingerprint, slot_prefix
 from fedhca2.objectives import Epoch, Objective
 from fedhca2.packing import copy_packed
-from fedhca2.params import Slot, unflatten
+from fedhca2.params import Part, Slot, unflatten
 from fedhca2.seeds import derive
 from fedhca2.tasks import LabelSpace
-from fedhca2.tasks.task import class_digests
+from fedhca2.tasks.task import TRIVIAL, class_digests
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in total, loss of the last one
 Turn = tuple[Epoch, Learner, Iterator[Batch]]  # an epoch of one model
@@ -39,19 +42,18 @@ class LocalData:
     train: Batches
     val: Batches
     rounds: int
-    epochs: int
+    steps: int  # that a model takes in a round
     seed: int
     metrics: Mapping[str, str] = field(default_factory=dict)  # metrics that replace the tasks' own
+    test: Batches | None = None  # the images of the final scores, if not those of validation
+    selects: bool = False  # whether the model that is best on the validation images counts, not the last one
     looked_at: Batches | None = None  # the validation images that losses are measured on, if not all
+    stretch: Fraction = Fraction(1)  # the epochs that count as one in the schedule
 
     @property
-    def steps(self) -> int:
-        """Steps that a model takes in a round."""
-        return len(self.train) * self.epochs
-
-    def for_few(self, steps: int) -> "LocalData":
-        """The same with as many of the training images as that many steps in a round need, but at least one batch."""
-        return replace(self, train=self.train.first(max(1, steps // self.epochs)))
+    def epochs(self) -> Fraction:
+        """Epochs of the whole run."""
+        return Fraction(self.rounds * self.steps, len(self.train))
 
     @property
     def images_for_losses(self) -> Batches:
@@ -89,10 +91,11 @@ class Client:
         self.device_slot = device_slot
         self.first = first_rows(model) if first is None else first
         limits = RowLimits(
-            self.first, training, len(data.train), data.epochs, data.rounds, max(others_noise, privacy.deviation)
+            self.first, training, len(data.train), data.steps, data.rounds, max(others_noise, privacy.deviation)
         )
-        self.exchange = Exchange(model, privacy, limits, replaces=objective.replaces)
+        self.exchange = Exchange(model, privacy, limits, objective)
         self.layouts, self.backbone = self.exchange.layouts, fingerprint(model)
+        self.best = BestModel()
         self.personal = Learner(model, training)
         self.shared = Learner(deepcopy(model), training) if self.objective.own_copy else self.personal
 
@@ -106,8 +109,16 @@ class Client:
     @property
     def load(self) -> int:
         """A rough measure of the work in a round: images times encoder and decoders."""
-        epochs = len(self.objective.epochs(0, self.data.epochs))
-        return len(self.data.train.indices) * epochs * (1 + len(self.personal.model.decoders))
+        return self.steps * self.data.train.batch_size * (1 + len(self.personal.model.decoders))
+
+    @property
+    def steps(self) -> int:
+        """Steps that each of its models takes in a round."""
+        return sum(len(epoch.part) for epoch in self.epochs(0))
+
+    def epochs(self, round: int) -> list[Epoch]:
+        """The epochs of a round, or the parts of them that belong to it."""
+        return self.objective.epochs(round, self.data.steps, len(self.data.train))
 
     @property
     def nbytes(self) -> int:
@@ -137,7 +148,7 @@ class Client:
             good = self._copy(self.where) if order.train or fine_tune else None
             declined, effect = self._take(order, place)
             failed = self._fault(self._fine_tune(place, watch), good) if good and fine_tune else ""
-            metrics = self.evaluate(place) if order.evaluate else {}
+            metrics = self._score(order, place) if order.evaluate else {}
             reply = Reply(self.name, order.round, metrics=metrics, effect=effect, failed=failed, declined=declined)
             if good and order.train:
                 outgoing = self.exchange.begin_training(self.shared.model, order)
@@ -145,9 +156,9 @@ class Client:
                 if failed := self._fault(losses, good):
                     reply = replace(reply, failed=failed)
                 else:
-                    rows, agreement = outgoing()
                     shown = {} if self.privacy.noise else losses  # noise does not cover losses
-                    reply = replace(reply, rows=rows, agreement=agreement, losses=shown)
+                    rows, agreement = outgoing(self.steps, partial(self._mean_rate, order.round))
+                    reply = replace(reply, rows=rows, agreement=agreement, losses=shown, steps=self.steps)
             return replace(reply, seconds=perf_counter() - began)
 
     def _take(self, order: Order, place: DeviceSlot) -> tuple[str, Effect | None]:
@@ -164,29 +175,50 @@ class Client:
         except DeclinedError as error:
             return f"its rows were not taken: {error}", None
         if self.batch_norm == "recalibrate" and order.deliveries:
-            recalibrate(self.shared.model, self.batches(order.round * self.data.epochs, place))
+            recalibrate(self.shared.model, self.batches(order.round * self.data.steps // len(self.data.train), place))
         if not isfinite(before):
             return "", None
         began = perf_counter()
         effect = Effect(before, mean_loss(self, place), seconds + perf_counter() - began)
         return "", effect if isfinite(effect.after) else None
 
-    def evaluate(self, place: DeviceSlot | None = None) -> dict[str, dict[str, float]]:
-        """Score the model on the validation split."""
-        return self.evaluate_on(self.data.val, self.data.val.data.labels, place)
+    def _score(self, order: Order, place: DeviceSlot) -> dict[str, dict[str, float]]:
+        """Score the model on the validation images; at the end, the one that counts on the test images."""
+        test = self.data.test if order.finish else None
+        metrics = self.evaluate(place, trivial=order.finish) if test is None or self.data.selects else {}
+        if self.data.selects:
+            model = self.personal.model
+            self.best.offer(
+                model, metrics, model.tasks.metrics(model.decoders, self.data.val.data.labels, self.data.metrics)
+            )
+            if test is not None:
+                self.best.load_into(model)
+        return metrics if test is None else self.evaluate_on(test, test.data.labels, place, trivial=True)
+
+    def evaluate(self, place: DeviceSlot | None = None, *, trivial: bool = False) -> dict[str, dict[str, float]]:
+        """Score the model on the validation split, and one answer for all images if `trivial`."""
+        return self.evaluate_on(self.data.val, self.data.val.data.labels, place, trivial=trivial)
 
     def evaluate_on(
-        self, images: Batches, labels: Mapping[str, LabelSpace], place: DeviceSlot | None = None
+        self,
+        images: Batches,
+        labels: Mapping[str, LabelSpace],
+        place: DeviceSlot | None = None,
+        *,
+        trivial: bool = False,
     ) -> dict[str, dict[str, float]]:
-        """Score the model on images with these label formats."""
+        """Score the model on images with these label formats, and one answer for all images if `trivial`."""
         model, place = self.personal.model, place or self.device_slot
         metrics = model.tasks.metrics(model.decoders, labels, self.data.metrics)
         with at_work(self, place):
             batches = place.until_stopped(images.evaluation(place.feed))
-            return evaluate(model, batches, metrics, self.training.precision, place.captures)
+            scores = evaluate(model, batches, metrics, self.training.precision, place.captures)
+            for task, score in trivial_scores(self, images, labels, place).items() if trivial else ():
+                scores[task][TRIVIAL] = score
+            return scores
 
-    def batches(self, epoch: int, place: DeviceSlot | None = None) -> Iterator[Batch]:
-        """The batches of one epoch, counted from the first round, with all random draws for their steps."""
+    def batches(self, epoch: int, place: DeviceSlot | None = None, part: range | None = None) -> Iterator[Batch]:
+        """The batches of one epoch, or part of them, counted from the first round, with all draws for their steps."""
         seed, training, place = self.data.seed, self.training, place or self.device_slot
         batches = self.data.train.training(
             seed=seed,
@@ -195,12 +227,14 @@ class Client:
             augment=training.augment,
             scales=training.scales,
             feed=place.feed,
+            part=part,
         )
         drops = self.personal.model.drops
         if not drops:
             return place.until_stopped(batches)
         dice = np.random.default_rng(derive(seed, "drop_path", self.name, epoch))
-        keep = draw_keep(drops, len(self.data.train), self.data.train.batch_size, dice).to(place.device)
+        keep = draw_keep(drops, len(self.data.train), self.data.train.batch_size, dice)
+        keep = (keep if part is None else keep[part.start : part.stop]).to(place.device)
         return place.until_stopped(replace(batch, keep=own) for batch, own in zip(batches, keep, strict=True))
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
@@ -215,7 +249,8 @@ class Client:
         tensors = self.personal.tensors("personal")
         if self.shared is not self.personal:
             tensors |= self.shared.tensors("shared")
-        return ClientState(tensors | self.exchange.tensors(), {"client": self.name, **self.exchange.values()})
+        tensors |= self.best.tensors | self.exchange.tensors()
+        return ClientState(tensors, {"client": self.name, **self.best.values, **self.exchange.values()})
 
     def state(self) -> ClientState:
         """A copy of its current state on the CPU."""
@@ -239,6 +274,7 @@ class Client:
         self.personal.restore("personal", state.tensors)
         if self.shared is not self.personal:
             self.shared.restore("shared", state.tensors)
+        self.best = BestModel.of(state)
         self.exchange.restore(state.tensors, state.values, self.where)
 
     def _fault(self, losses: Mapping[str, float], good: ClientState) -> str:
@@ -254,29 +290,44 @@ class Client:
 
         Reading of the first one's batches starts now, and of each other's one turn early.
         """
-        epochs = self.objective.epochs(round, self.data.epochs)
-        learners = dict.fromkeys((self.shared, self.personal))
-        return one_early((epoch, learner, self.batches(epoch.draw, place)) for epoch in epochs for learner in learners)
+        turns = product(self.epochs(round), dict.fromkeys((self.shared, self.personal)))
+        return one_early((epoch, learner, self.batches(epoch.draw, place, epoch.part)) for epoch, learner in turns)
 
     def _train(self, turns: Iterator[Turn], place: DeviceSlot, watch: BatchWatch) -> dict[str, float]:
         """Train the epochs of one round."""
-        pulled, total = self._pulled(), self.data.rounds * self.data.epochs
+        pulled = self._by_parameter(self.exchange.anchors(self.shared.model) if self.objective.pull else {})
+        drifts = self._by_parameter(self.exchange.drifts())
         learners = {self.shared, self.personal}
-        epochs = len(self.objective.epochs(0, self.data.epochs))
-        steps = _Steps(self.name, len(self.data.train) * epochs * len(learners), watch)
+        steps = _Steps(self.name, self.steps * len(learners), watch)
         losses: dict[str, float] = {}
         for epoch, learner, batches in turns:
-            rate = self.training.schedule.rate(epoch.number, total, self.training.learning_rate)
-            shared, own = LocalTerms(epoch.frozen), LocalTerms(epoch.frozen, self.objective.pull, pulled)
+            shared, own = LocalTerms(epoch.frozen), LocalTerms(epoch.frozen, self.objective.pull, pulled, drifts)
             terms = own if learner is self.personal else shared
-            losses = learner.train_epoch(batches, rate, terms, watch=steps, captures=place.captures)
+            losses = learner.train_epoch(batches, self.rate(epoch), terms, watch=steps, captures=place.captures)
         for learner in learners:
             learner.end_round()
         return losses
 
+    def single_steps(self, round: int, place: DeviceSlot, watch: BatchWatch) -> Iterator[dict[str, float]]:
+        """Train a round of the personal model, and yield each step's losses: others may take steps in between."""
+        steps = _Steps(self.name, self.steps, watch)
+        for epoch, learner, batches in self._turns(round, place):
+            for batch in batches:
+                yield learner.train_epoch([batch], self.rate(epoch), watch=steps, captures=place.captures)
+
+    def rate(self, epoch: Epoch) -> float:
+        """The schedule's learning rate in one of the run's epochs."""
+        number, total = epoch.number // self.data.stretch, self.data.epochs / self.data.stretch
+        return self.training.schedule.rate(number, float(total), self.training.learning_rate)
+
+    def _mean_rate(self, round: int, part: Part) -> float:
+        """The mean learning rate of a part in the steps of a round."""
+        rates = [self.rate(epoch) for epoch in self.epochs(round) for _ in epoch.part]
+        return sum(rates) / len(rates) * self.training.rate_share(part)
+
     def _fine_tune(self, place: DeviceSlot, watch: BatchWatch) -> dict[str, float]:
         """Train the method's last epochs, of the whole model, with rates from the full learning rate down."""
-        first, count = self.data.rounds * self.data.epochs, self.objective.final_epochs
+        first, count = ceil(self.data.epochs), self.objective.final_epochs
         schedule = self.training.schedule.model_copy(update={"warmup_epochs": 0, "lag": False})
         steps = _Steps(self.name, len(self.data.train) * count, watch)
         losses: dict[str, float] = {}
@@ -287,12 +338,10 @@ class Client:
         self.personal.end_round()
         return losses
 
-    def _pulled(self) -> list[tuple[str, Tensor]]:
-        """Personal parameters by name, each with the anchor that the objective pulls it towards."""
-        rows = self.exchange.anchors(self.shared.model, self.objective.anchor) if self.objective.pull else {}
-        anchors = {slot: unflatten(row, self.layouts[slot]) for slot, row in rows.items()}
-        prefix = {slot: slot_prefix(slot) for slot in anchors}
-        return [(prefix[slot] + name, anchor) for slot, by_name in anchors.items() for name, anchor in by_name.items()]
+    def _by_parameter(self, rows: Mapping[Slot, Tensor]) -> list[tuple[str, Tensor]]:
+        """Rows of slots as pieces for their parameters, by name."""
+        tensors = {slot: unflatten(row, self.layouts[slot]) for slot, row in rows.items()}
+        return [(slot_prefix(slot) + name, piece) for slot, pieces in tensors.items() for name, piece in pieces.items()]
 
 
 class _Steps:

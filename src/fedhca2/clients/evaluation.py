@@ -1,6 +1,8 @@
 """Evaluating a client's model: scores of a whole split, losses, a few sample predictions, running statistics."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,12 +11,15 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedhca2.clients.gpu.device import CapturedForward, Captures, DeviceSlot, at_work
-from fedhca2.clients.training import Training, autocast, total_loss
+from fedhca2.clients.state_file import ClientState
+from fedhca2.clients.training import Training, autocast, loss_of, total_loss
 from fedhca2.data.batches import Batch, Batches
 from fedhca2.data.transforms import own_size, placement
-from fedhca2.metrics import Metric
-from fedhca2.models.multitask import MultiTaskModel
+from fedhca2.metrics import Metric, rise
+from fedhca2.models.multitask import MultiTaskModel, ScaledHead
+from fedhca2.packing import copy_packed, copy_values
 from fedhca2.params import ENCODER, assign, flatten
+from fedhca2.tasks import LabelSpace
 
 if TYPE_CHECKING:
     from fedhca2.clients.client import BatchWatch, Client
@@ -55,14 +60,115 @@ def evaluate(
     return {task: metric.compute() for task, metric in metrics.items()}
 
 
+class BestModel:
+    """The values of the model with the best scores so far, on the CPU; part of a client's state."""
+
+    def __init__(
+        self, tensors: Mapping[str, Tensor] | None = None, first: Mapping[str, float] | None = None, rise: float = -inf
+    ) -> None:
+        """:param first: each task's score in the first evaluation.
+        :param rise: how much better the best scores are than these, as a mean over tasks.
+        """
+        self.tensors, self.first, self.rise = dict(tensors or {}), dict(first or {}), rise
+
+    @classmethod
+    def of(cls, state: ClientState) -> "BestModel":
+        """What a client's state has of it."""
+        tensors = {name: tensor.cpu() for name, tensor in state.tensors.items() if name.startswith("best/")}
+        return cls(tensors, **state.values.get("best", {}))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of a client's state; none before the first evaluation."""
+        return {"best": {"first": self.first, "rise": self.rise}} if self.tensors else {}
+
+    def offer(
+        self, model: MultiTaskModel, scores: Mapping[str, Mapping[str, float]], metrics: Mapping[str, Metric]
+    ) -> None:
+        """Keep the model's values if its scores are better than the best ones, by these metrics."""
+        main = {task: scores[task][metric.name] for task, metric in metrics.items()}
+        self.first = self.first or main
+        rises = [rise(main[task], first, metrics[task].higher_is_better) for task, first in self.first.items()]
+        if (mean := sum(rises) / len(rises)) > self.rise:
+            kept = copy_packed(list(model.state_dict().values()), lambda packed: packed.to("cpu"))
+            names = [f"best/{name}" for name in model.state_dict()]
+            self.rise, self.tensors = mean, dict(zip(names, kept, strict=True))
+
+    def load_into(self, model: MultiTaskModel) -> None:
+        """Give a model the best values; it keeps its own if there are none."""
+        held = model.state_dict(keep_vars=True)
+        if self.tensors:
+            copy_values(list(held.values()), [self.tensors[f"best/{name}"].to(held[name].device) for name in held])
+
+
 @torch.inference_mode()
 def summed_loss(model: MultiTaskModel, batch: Batch, training: Training) -> Tensor:
     """The loss that a model trains on, times the number of images, in evaluation mode."""
     with autocast(batch.image.device, training.precision):
         losses = {
-            task: model.tasks[task].loss(output, batch.labels[task]) for task, output in model(batch.image).items()
+            task: loss_of(model.tasks[task], model.heads[task], output, batch.labels[task])
+            for task, output in model(batch.image).items()
         }
     return len(batch.image) * total_loss(model, losses, training.loss_weights).double()
+
+
+@torch.inference_mode()
+def trivial_scores(
+    client: "Client", images: Batches, labels: Mapping[str, LabelSpace], place: DeviceSlot
+) -> dict[str, float]:
+    """What one answer for all images scores in each task: the largest class of the training labels, or their mean.
+
+    A task without any training label, or whose metric says nothing about plain maps, has none.
+    """
+    answers, known = trivial_answers(client.data.train), images.known
+    metrics = known.metrics(answers, labels, client.data.metrics)
+    answers = {task: answer for task, answer in answers.items() if metrics[task].for_plain_maps}
+    for batch in place.until_stopped(images.evaluation(place.feed)):
+        for task, answer in answers.items():
+            plain = answer.to(batch.image.device).expand(len(batch.image), -1)
+            if known[task].output == "map":
+                plain = known[task].resized(plain[:, :, None, None], (batch.image.shape[-2], batch.image.shape[-1]))
+            for prediction, label in batch.pairs(known[task], plain):
+                metrics[task].update(prediction, label)
+    return {task: metrics[task].compute()[metrics[task].name] for task in answers}
+
+
+def trivial_answers(train: Batches) -> dict[str, Tensor]:
+    """By task, the largest class of the training labels [1], or their mean [C]."""
+    classes = {task: Counter[int]() for task in train.tasks if train.known[task].grouped_by == "class"}
+    sums: dict[str, Tensor] = {}
+    for task, label in _training_labels(train):
+        known = train.known[task].known(label)
+        if task in classes:
+            found, counts = np.unique(label[known].numpy(), return_counts=True)
+            classes[task].update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+            continue
+        flat = torch.stack((torch.where(known, label, 0).double(), known.double())).reshape(2, len(label), -1)
+        sums[task] = sums.get(task, 0) + flat.sum(dim=-1)
+    means = {task: (total / count).float() for task, (total, count) in sums.items() if bool(count.all())}
+    return means | {task: torch.tensor([found.most_common(1)[0][0]]) for task, found in classes.items() if found}
+
+
+def _training_labels(train: Batches, most: int = 1_000) -> Iterator[tuple[str, Tensor]]:
+    """The labels of training images with their tasks, of at most `most` images."""
+    for index in train.indices[:: -(-len(train.indices) // most)]:
+        sample = train.data.load(index, train.tasks)
+        yield from ((task, sample[task]) for task in train.tasks)
+
+
+@torch.no_grad()
+def standardise(model: MultiTaskModel, train: Batches) -> None:
+    """Give the heads that learn from standardised values the mean and deviation of the training labels."""
+    heads = {task: head for task, head in model.heads.items() if isinstance(head, ScaledHead)}
+    values: dict[str, list[Tensor]] = {task: [] for task in heads}
+    for task, label in _training_labels(train) if heads else ():
+        if task in heads:
+            values[task].append(label)
+    for task, head in heads.items():
+        labels = np.ma.masked_invalid(torch.stack(values[task]).double().numpy())
+        head.mean.copy_(torch.from_numpy(labels.mean(axis=0).filled(0.0)))
+        deviation = labels.std(axis=0).filled(1.0)
+        head.deviation.copy_(torch.from_numpy(np.where(deviation > 0, deviation, 1.0)))
 
 
 def mean_loss(client: "Client", place: DeviceSlot) -> float:

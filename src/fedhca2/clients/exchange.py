@@ -13,12 +13,24 @@ from torch.nn.utils import get_total_norm
 from fedhca2.clients.privacy import KEY_BYTES, Privacy, privatise
 from fedhca2.clients.training import BETAS, Training
 from fedhca2.messages import Base, Delivery, Order
-from fedhca2.objectives import Anchor
-from fedhca2.params import Layout, Slot, Slotted, add_scaled, assign, flatten, layer_products, layouts, row_product
+from fedhca2.objectives import Kept, Objective, parts_of_epochs
+from fedhca2.params import (
+    Layout,
+    Part,
+    Slot,
+    Slotted,
+    add_scaled,
+    assign,
+    flatten,
+    layer_products,
+    layouts,
+    row_product,
+)
 
 ALIKE = 10.0  # fresh rows of one layout come from one distribution, so their lengths are similar
 
 Rows = dict[Slot, Tensor]
+Rate = Callable[[Part], float]  # of a part
 Agreement = dict[Slot, tuple[float, ...]]
 
 
@@ -41,16 +53,19 @@ def adam_reach(first: float = BETAS[0], second: float = BETAS[1]) -> float:
     return (1 - first) / sqrt((1 - second) * (1 - first**2 / second))
 
 
-def trained_reach(training: Training, steps: int, epochs: Iterable[int], total: int, numel: int) -> float:
-    """The farthest that these epochs, with `steps` steps each, can move a row of `numel` values, for any data.
+def trained_reach(training: Training, batches: int, steps: range, total: int, part: Part, numel: int) -> float:
+    """The farthest that these of `total` steps can move a part's row of `numel` values, for any data.
 
-    SGD has no such limit: it moves as far as its gradients are long.
+    An epoch has this number of `batches`. SGD has no such limit: it moves as far as its gradients are long.
     """
     if training.optimizer.kind == "sgd":
         return inf
-    rates = (training.schedule.rate(epoch, total, training.learning_rate) for epoch in epochs)
+    rates = (
+        len(taken) * training.schedule.rate(epoch, total / batches, training.learning_rate)
+        for epoch, taken in parts_of_epochs(steps.start, len(steps), batches)
+    )
     slack = 1.05  # for weight decay and rounding
-    return slack * adam_reach() * sqrt(numel) * (steps * sum(rates))
+    return slack * adam_reach() * sqrt(numel) * sum(rates) * training.rate_share(part)
 
 
 def noise_reach(deviation: float, rounds: int, numel: int) -> float:
@@ -86,8 +101,8 @@ class RowLimits:
 
     first: Mapping[Slot, FirstRow]
     training: Training
-    steps: int  # per epoch
-    epochs: int  # per round
+    batches: int  # per epoch
+    steps: int  # per round
     rounds: int
     noise: float  # standard deviation of the noise that others may add to each value
 
@@ -100,8 +115,8 @@ class RowLimits:
         if slot.part.endswith("_norms"):
             return inf
         first = self.first[slot]
-        epochs, total = range((round + 1) * self.epochs), self.rounds * self.epochs
-        trained = trained_reach(self.training, self.steps, epochs, total, first.numel)
+        steps, total = range((round + 1) * self.steps), self.rounds * self.steps
+        trained = trained_reach(self.training, self.batches, steps, total, slot.part, first.numel)
         return ALIKE * (first.length + trained + noise_reach(self.noise, round + 1, first.numel))
 
 
@@ -115,13 +130,13 @@ class Exchange:
     Its methods get the shared model; they read its values, and change them when rows arrive.
     """
 
-    def __init__(self, model: Slotted, privacy: Privacy, limits: Limits, *, replaces: bool) -> None:
-        """`replaces`: received rows replace the client's values; otherwise they only attract them."""
+    def __init__(self, model: Slotted, privacy: Privacy, limits: Limits, objective: Objective) -> None:
         self.layouts = layouts(model)
-        self.privacy, self.limits, self.replaces = privacy, limits, replaces
+        self.privacy, self.limits, self.objective = privacy, limits, objective
         self.start: Rows = {}  # values before the last training, of the uploaded parts
         self.received: Rows = {}  # rows from the server that attract local training
         self.remembered: dict[Slot, tuple[Tensor, int]] = {}  # last aggregated update, and its number of weights
+        self.kept: dict[Slot, Kept] = {}  # what the objective keeps of shared slots
         self.published: Rows = {}  # with privacy, the values that the server already knows
         self.noise_key = token_bytes(KEY_BYTES)  # of this client in this run; stored only in its state
 
@@ -151,9 +166,11 @@ class Exchange:
             for addend in sent[slot].addends:
                 if addend.remember:
                     self.remembered[slot] = (addend.row, len(addend.scale))
-            if not self.replaces:
+            if not self.objective.replaces:
                 self.received[slot] = row
                 continue
+            if slot in self.kept:
+                row, self.kept[slot] = self.objective.take(self.kept[slot], row, sent[slot])
             assign(tensors[slot], row, self.layouts[slot])
             if self.privacy.active and sent[slot].base == "nothing":
                 self.published[slot] = row
@@ -169,25 +186,38 @@ class Exchange:
             row = add_scaled(row, addend.row, torch.tensor(addend.scale, dtype=torch.float64), layout)
         return row
 
-    def begin_training(self, model: Slotted, order: Order) -> Callable[[], tuple[Rows, Agreement]]:
+    def begin_training(self, model: Slotted, order: Order) -> Callable[[int, Rate], tuple[Rows, Agreement]]:
         """Keep the values before training.
 
-        The returned function gives what to send when training has ended well: rows, and the inner products of the
-        updates with the rows received before.
+        The returned function gives what to send when training has ended well, after some steps with a mean learning
+        rate for each part: rows, and the inner products of the updates with the rows received before.
         """
         self.start = self.rows(model, {*self._uploads(order), *self.remembered})
+        if self.objective.keeps:
+            self.kept |= {slot: {} for slot in self._uploads(order) if slot not in self.kept}
 
-        def outgoing() -> tuple[Rows, Agreement]:
+        def outgoing(steps: int, rate: Rate) -> tuple[Rows, Agreement]:
+            for slot, row in self.rows(model, self.kept).items():
+                update = row - self.start.get(slot, row)
+                self.kept[slot] = self.objective.learn(self.kept[slot], update, steps, rate(slot.part))
             rows, updates = self._rows_and_updates(model, order)
             return rows, {slot: self._agreement(slot, row) for slot, row in updates.items() if slot in self.remembered}
 
         return outgoing
 
-    def anchors(self, model: Slotted, anchor: Anchor) -> Rows:
+    def anchors(self, model: Slotted) -> Rows:
         """The rows that local training is pulled towards, if it is."""
-        if anchor == "start":
-            return self.rows(model, [slot for slot in self.layouts if slot.part in ("encoder", "decoder")])
-        return self.received if anchor == "received" else {}
+        if self.objective.anchor == "start":
+            slots = [slot for slot in self.layouts if slot.part in ("encoder", "decoder")]
+            rows = self.rows(model, self.kept if self.objective.keeps else slots)
+            shifts = {slot: self.objective.shift(self.kept.get(slot, {})) for slot in rows}
+            return {slot: row if (shift := shifts[slot]) is None else row + shift for slot, row in rows.items()}
+        return self.received if self.objective.anchor == "received" else {}
+
+    def drifts(self) -> Rows:
+        """What every step subtracts besides, times the learning rate."""
+        found = {slot: self.objective.drift(kept) for slot, kept in self.kept.items()}
+        return {slot: drift for slot, drift in found.items() if drift is not None}
 
     def _rows_and_updates(self, model: Slotted, order: Order) -> tuple[Rows, Rows]:
         """The rows to send, and the updates to measure agreement on."""
@@ -224,11 +254,15 @@ class Exchange:
         for rows in (self.start, self.received, self.published):
             rows.update({slot: moved(row) for slot, row in rows.items()})
         self.remembered.update({slot: (moved(row), count) for slot, (row, count) in self.remembered.items()})
+        self.kept = {slot: {name: moved(row) for name, row in kept.items()} for slot, kept in self.kept.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """Its rows by name, for the client's state."""
         rows = {"start": self.start, "received": self.received, "published": self.published}
         rows["remembered"] = {slot: row for slot, (row, _) in self.remembered.items()}
+        for slot, kept in self.kept.items():
+            for name, row in kept.items():
+                rows.setdefault(f"kept {name}", {})[slot] = row
         return {f"{kind}/{slot}": row for kind, by_slot in rows.items() for slot, row in by_slot.items()}
 
     def values(self) -> dict[str, Any]:
@@ -239,10 +273,14 @@ class Exchange:
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], device: torch.device) -> None:
         """Restore what `tensors` and `values` returned."""
         rows: dict[str, Rows] = {"start": {}, "received": {}, "published": {}, "remembered": {}}
+        held: dict[Slot, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             kind, _, slot = name.partition("/")
             if kind in rows:
                 rows[kind][Slot.parse(slot)] = tensor.to(device)
+            elif kind.startswith("kept "):
+                held.setdefault(Slot.parse(slot), {})[kind.removeprefix("kept ")] = tensor.to(device)
+        self.kept = dict(held)
         self.start, self.received, self.published = rows["start"], rows["received"], rows["published"]
         counts = values["remembered"]
         self.remembered = {slot: (row, counts[str(slot)]) for slot, row in rows["remembered"].items()}

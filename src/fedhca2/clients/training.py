@@ -1,11 +1,11 @@
 """The training loop, the only one for every method: settings, optimiser, learning rates, and one step after another."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from math import cos, pi
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -16,10 +16,10 @@ from fedhca2.config import Config
 from fedhca2.data.augmentation import SCALES
 from fedhca2.data.batches import Batch
 from fedhca2.models.layers import dropping
-from fedhca2.models.multitask import MultiTaskModel, apply_head
+from fedhca2.models.multitask import MultiTaskModel, ScaledHead, apply_head, slot_prefix
 from fedhca2.objectives import add_pull
 from fedhca2.packing import copy_values
-from fedhca2.params import Part
+from fedhca2.params import ENCODER, Part
 from fedhca2.tasks import Task
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class OptimizerConfig(Config):
             raise ValueError(f"expected momentum with sgd only, got it with {self.kind}, which has its own")
         return self
 
-    def build(self, parameters: Iterable[nn.Parameter], rate: float | Tensor, weight_decay: float) -> Optimizer:
-        """Build torch's optimiser of these parameters; if the rate is a tensor, steps can be captured in a graph."""
+    def build(self, parameters: Iterable[Any], rate: float | Tensor, weight_decay: float) -> Optimizer:
+        """Build torch's optimiser of these parameters, or groups; with a tensor as rate, steps can be captured."""
         captured = isinstance(rate, Tensor)
         if self.kind == "sgd":
             # Only fused steps can be captured, and only others can start with moments of some parameters but not all.
@@ -79,8 +79,8 @@ class Schedule(Config):
     decay: Annotated[float | None, Field(gt=0, le=1, description="factor per step, instead of the cosine")] = None
     decay_every: Annotated[int, Field(ge=1, description="epochs between steps of `decay`")] = 1
 
-    def rate(self, epoch: int, epochs: int, peak: float) -> float:
-        """The learning rate of one of this many epochs.
+    def rate(self, epoch: int, epochs: float, peak: float) -> float:
+        """The learning rate of one of this many epochs, of which the last may be cut short.
 
         >>> [Schedule().rate(epoch, 10, 1e-4) for epoch in (0, 1, 6)]
         [1.25e-07, 1.25e-07, 0.0001]
@@ -101,6 +101,14 @@ class Training(Config):
 
     batch_size: Annotated[int, Field(ge=1, description="images per step")] = 8
     learning_rate: Annotated[float, Field(gt=0, description="the highest rate, reached after the warm-up")] = 1e-4
+    encoder_rate: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="the encoder's highest rate, by default `learning_rate`; it follows the same schedule. "
+            "`model.encoder.frozen` keeps a backbone as it is",
+        ),
+    ] = None
     weight_decay: Annotated[float, Field(ge=0, description="of all parameters")] = 1e-4
     optimizer: OptimizerConfig = OptimizerConfig()
     loss_weights: Annotated[bool, Field(description="multiply each task's loss by the task's weight")] = True
@@ -126,14 +134,42 @@ class Training(Config):
             raise ValueError(f"expected the smallest and the largest scale, in this order, got {list(scales)}")
         return scales
 
+    def rate_share(self, part: Part) -> float:
+        """The rate of a part, as a share of the schedule's."""
+        return self.encoder_rate / self.learning_rate if part == "encoder" and self.encoder_rate else 1.0
+
+    def groups(self, model: MultiTaskModel) -> list[dict[str, Any]]:
+        """A model's parameters in torch's groups, each with its `share` of the schedule's rate."""
+        if self.encoder_rate is None:
+            return [{"params": list(model.parameters()), "share": 1.0}]
+        encoder = list(model.encoder.parameters())
+        others = [each for name, each in model.named_parameters() if not name.startswith(slot_prefix(ENCODER))]
+        return [{"params": encoder, "share": self.rate_share("encoder")}, {"params": others, "share": 1.0}]
+
 
 @dataclass(frozen=True)
 class LocalTerms:
-    """What a method adds to a step: frozen parts, and parameters that are pulled towards an anchor."""
+    """What a method adds to a step: frozen parts, and parameters that are pulled towards an anchor, or that drift."""
 
     frozen: frozenset[Part] = frozenset()
     pull: float = 0.0
     pulled: Sequence[tuple[str, Tensor]] = ()  # a parameter's name, and its anchor
+    drifts: Sequence[tuple[str, Tensor]] = ()  # and what is subtracted from it, times the learning rate
+
+    def map(self, changed: Callable[[Tensor], Tensor]) -> "LocalTerms":
+        """The same with other tensors."""
+        pairs = ([(name, changed(tensor)) for name, tensor in each] for each in (self.pulled, self.drifts))
+        return LocalTerms(self.frozen, self.pull, *pairs)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in order."""
+        return [tensor for _, tensor in (*self.pulled, *self.drifts)]
+
+    @property
+    def kind(self) -> Hashable:
+        """Everything but the tensors."""
+        return self.frozen, self.pull, tuple(name for name, _ in self.pulled), tuple(name for name, _ in self.drifts)
 
 
 PLAIN = LocalTerms()
@@ -163,7 +199,14 @@ def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:
 
 def task_loss(task: Task, head: nn.Module, decoded: Tensor, label: Tensor) -> Tensor:
     """The loss of one task, from its decoder's features."""
-    return task.loss(apply_head(head, decoded, label.shape[-2:]), label)
+    return loss_of(task, head, apply_head(head, decoded, label.shape[-2:]), label)
+
+
+def loss_of(task: Task, head: nn.Module, output: Tensor, label: Tensor) -> Tensor:
+    """The loss of a head's output, of standardised values if it has their mean and deviation."""
+    if isinstance(head, ScaledHead):
+        output, label = head.standardised(output), head.standardised(label)
+    return task.loss(output, label)
 
 
 def sum_of(losses: Losses) -> Tensor:
@@ -197,7 +240,18 @@ def take_step(
         own = dict(model.named_parameters())
         add_pull([own[name] for name, _ in terms.pulled], [anchor for _, anchor in terms.pulled], terms.pull)
     optimizer.step()
+    if terms.drifts:
+        add_drifts(optimizer, dict(model.named_parameters()), terms.drifts)
     return {task: value.detach() for task, value in losses.items()}
+
+
+@torch.no_grad()
+def add_drifts(optimizer: Optimizer, own: Mapping[str, Tensor], drifts: Sequence[tuple[str, Tensor]]) -> None:
+    """Subtract each drift times its parameter's learning rate, from parameters that are trained."""
+    rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+    for name, drift in drifts:
+        if own[name].requires_grad:
+            own[name].sub_(drift * rates[id(own[name])])
 
 
 class Learner:
@@ -210,12 +264,7 @@ class Learner:
         self.model = model
         self.training = training
         self.parameters = list(model.parameters())
-        self.optimizer = training.optimizer.build(self.parameters, training.learning_rate, training.weight_decay)
-
-    @property
-    def rate(self) -> float:
-        """The learning rate of its next steps."""
-        return float(self.optimizer.param_groups[0]["lr"])
+        self.optimizer = training.optimizer.build(training.groups(model), training.learning_rate, training.weight_decay)
 
     def train_epoch(
         self,
@@ -226,8 +275,9 @@ class Learner:
         watch: Watch = lambda loss: None,
         captures: "Captures | None" = None,
     ) -> dict[str, float]:
-        """Train one epoch at one learning rate on the model's device; returns each task's mean unweighted loss."""
-        self.optimizer.param_groups[0]["lr"] = rate
+        """Train one epoch at the schedule's `rate` on the model's device; returns each task's mean unweighted loss."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["share"]
         captured = step = None
         sums: Losses = {}
         count = 0
@@ -290,7 +340,8 @@ class Learner:
             raise ValueError(f"the state does not fit the {kind} model: {name}: {sizes}")
         copy_values(list(own.values()), [given[name] for name in own])
         parameters = dict(self.model.named_parameters())
-        self.optimizer.state.clear()
+        for each in self.parameters:  # others' may be there too
+            self.optimizer.state.pop(each, None)
         for name, tensor in tensors.items():
             if name.startswith(f"{kind}/optimizer/"):
                 moment, _, parameter = name.removeprefix(f"{kind}/optimizer/").partition("/")

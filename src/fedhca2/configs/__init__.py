@@ -12,6 +12,7 @@ from fedhca2.strict_yaml import read_yaml
 
 Schema = Mapping[str, Any]
 FOLDER = resources.files("fedhca2") / "configs"
+PRESETS = "presets/"  # parts of experiments, to extend
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,15 @@ def embedded_file(name: str) -> Traversable | None:
     return _files().get(name)
 
 
+def preset_file(name: str) -> Traversable | None:
+    """Return the file of a part of an experiment, which others extend, or None if none has this name."""
+    return dict(_walk(FOLDER, "")).get(f"{PRESETS}{name}")
+
+
 @cache
 def _files() -> dict[str, Traversable]:
-    """The files of all of them, by name."""
-    return dict(_walk(FOLDER, ""))
+    """The files of all experiments, by name."""
+    return {name: file for name, file in _walk(FOLDER, "") if not name.startswith(PRESETS)}
 
 
 def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:

@@ -23,9 +23,11 @@ from fedhca2.data.files import (
     read_shades,
     read_values,
 )
+from fedhca2.data.molecules import Molecules
 from fedhca2.data.own import settings_class, settings_of
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.data.rendered import ScenesData
+from fedhca2.data.tables import CsvTable
 from fedhca2.imports import FORMS, folders, is_import_path, located
 from fedhca2.tasks import LabelSpace
 
@@ -36,6 +38,8 @@ KINDS: dict[str, type[DataConfig]] = {
     "csv": settings_of("csv", CsvImages),
     "coco": settings_of("coco", CocoMasks),
     "huggingface": settings_of("huggingface", HuggingFace),
+    "molecules": settings_of("molecules", Molecules),
+    "table": settings_of("table", CsvTable),
 }
 
 
@@ -60,6 +64,7 @@ __all__ = [
     "CocoMasks",
     "Config",
     "CsvImages",
+    "CsvTable",
     "DataConfig",
     "Dataset",
     "Even",

@@ -178,7 +178,8 @@ class ArchiveData(DataConfig):
 
     def open(self, split: Split, tasks: TaskSet = TASKS) -> Dataset:
         """Open one split."""
-        own = {name: getattr(self, name) for name in type(self).model_fields.keys() - {"kind", "partition", "resize"}}
+        others = {"kind", "partition", "resize", "test"}  # which say how the archive is used
+        own = {name: getattr(self, name) for name in type(self).model_fields.keys() - others}
         data = self.archive(split=split, **own)
         if split == "val" and not self.resize:
             data.require_fit()

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeVar
@@ -13,6 +12,7 @@ from torch import Tensor
 from fedhca2.data.augmentation import SCALES, Choices, InputFormat, Packed, Preparation, pack
 from fedhca2.data.dataset import Dataset, Sample
 from fedhca2.data.feed import DeviceFeed, in_threads
+from fedhca2.data.own import OwnSamples
 from fedhca2.data.transforms import Placement, check_fit, collate, fitted, for_evaluation, own_size, placement
 from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, Task, TaskSet
@@ -90,14 +90,6 @@ class Batches:
         """Number of full batches in an epoch; the remainder is dropped."""
         return len(self.indices) // self.batch_size
 
-    def first(self, count: int) -> "Batches":
-        """The images of the first full batches."""
-        if count >= len(self):
-            return self
-        few = copy(self)
-        few.indices = self.indices[: count * self.batch_size]
-        return few
-
     def training(
         self,
         *,
@@ -107,12 +99,15 @@ class Batches:
         augment: bool = True,
         scales: tuple[float, float] = SCALES,
         feed: DeviceFeed | None = None,
+        part: range | None = None,
     ) -> Iterator[Batch]:
-        """The batches of one training epoch, on the CPU or on the GPU of a feed."""
+        """The batches of one training epoch, or `part` of them, on the CPU or on the GPU of a feed."""
         order = np.random.default_rng(derive(seed, "shuffle", client, epoch)).permutation(len(self.indices))
         chosen = order[: len(self) * self.batch_size].tolist()
         rng = np.random.default_rng(derive(seed, "augment", client, epoch))
-        return self._batches(chosen, Choices.draw(rng, len(chosen), scales) if augment else None, feed)
+        choices = Choices.draw(rng, len(chosen), scales) if augment else None
+        used = slice(*(edge * self.batch_size for edge in (part.start, part.stop))) if part else slice(None)
+        return self._batches(chosen[used], choices and choices.map(lambda values: values[used]), feed)
 
     def evaluation(self, feed: DeviceFeed | None = None) -> Iterator[Batch]:
         """All images in order; the last batch may be smaller."""
@@ -126,7 +121,7 @@ class Batches:
         """Batches of the images at these positions, with random choices for each, or only normalised and padded."""
         chosen, form = [self.indices[position] for position in positions], self._format
         if self.are_arrays:
-            arrays = self._map(lambda part: collate([self._load(index) for index in chosen[part]]), len(chosen))
+            arrays = self._map(lambda part: self._arrays(chosen[part]), len(chosen))
             return (Batch.of(each).map(lambda value: value.to(feed.device) if feed else value) for each in arrays)
         read = self._load if choices else self._load_to_fit
         if feed is None and choices is None:
@@ -172,6 +167,12 @@ class Batches:
 
     def _load(self, index: int) -> Sample:
         return self.data.load(index, self.tasks)
+
+    def _arrays(self, indices: Sequence[int]) -> Sample:
+        """Arrays with their labels, stacked."""
+        if isinstance(self.data, OwnSamples):
+            return self.data.batch(indices, self.tasks)
+        return collate([self._load(index) for index in indices])
 
     def _load_to_fit(self, index: int) -> Sample:
         """Load a sample that fits into the network's input."""

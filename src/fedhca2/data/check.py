@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
+from math import nan
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -29,15 +30,24 @@ class SplitReport:
     """What was read from one split."""
 
     images: int
-    sizes: Counter[Size] = field(default_factory=Counter)
+    sizes: Counter[tuple[int, ...]] = field(default_factory=Counter)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    labelled: Counter[str] = field(default_factory=Counter)  # images with a label, by task
 
     def add(self, task: Task, label: Tensor) -> None:
-        """Widen the range of a task's labels by one; what is unknown is left out."""
+        """Count a label, and widen the range of its task's; what is unknown is left out."""
         known = label[task.known(label)]
+        self.labelled[task.name] += len(known) > 0
         if len(known):
             low, high = self.ranges.get(task.name, (float("inf"), float("-inf")))
             self.ranges[task.name] = (min(low, known.min().item()), max(high, known.max().item()))
+
+    def labels(self) -> Iterator[str]:
+        """The ranges of all tasks' labels, and how many images have none."""
+        for task, count in self.labelled.items():
+            missing = f", missing in {counted(self.images - count, 'image')}" if count < self.images else ""
+            low, high = self.ranges.get(task, (nan, nan))
+            yield f"  {task}: " + (f"{low:g} … {high:g}{missing}" if count else "no label")
 
 
 @dataclass
@@ -60,10 +70,10 @@ class CheckReport:
         """The report as text."""
         yield self.title
         for split, report in self.splits.items():
-            sizes = ", ".join(f"{height}×{width} ({count})" for (height, width), count in report.sizes.most_common(5))
+            sizes = ", ".join(f"{'×'.join(map(str, size))} ({count})" for size, count in report.sizes.most_common(5))
             more = f" and {len(report.sizes) - 5} more" if len(report.sizes) > 5 else ""
             yield f"{split}: {counted(report.images, 'image')}; sizes {sizes or 'unknown'}{more}"
-            yield from (f"  {task}: {low:g} … {high:g}" for task, (low, high) in report.ranges.items())
+            yield from report.labels()
         yield from self.origin
         yield from (f"no folder with labels for {task}" for task in self.without)
         yield from (f"missing: {path}" for path in self.missing)
@@ -173,11 +183,11 @@ def _check_sample(data: Dataset, index: int, tasks: Sequence[Task], split: Split
             with report.noting():
                 samples.append(data.load(index, part))
     if samples:
-        split.sizes[(samples[0]["image"].shape[-2], samples[0]["image"].shape[-1])] += 1
+        split.sizes[tuple(samples[0]["image"].shape[-2:])] += 1
     for sample in samples:
         for task in tasks:
             if task.name in sample:
-                split.add(task, sample[task.name])
+                split.add(task, data.labels[task.name].restored(sample[task.name]))
 
 
 def contact_sheet(

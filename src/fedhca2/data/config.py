@@ -1,7 +1,7 @@
 """The settings of a data set: what an experiment says about it, before anything is opened."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any, Literal
@@ -12,12 +12,14 @@ from fedhca2.config import Config
 from fedhca2.data.dataset import Dataset, Split
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.imports import folders, in_folders
+from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 # A relative path starts at the folder of the experiment's file, or at the working directory.
 Place = Annotated[Path, AfterValidator(lambda path, info: in_folders(path, folders(info)))]
 Root = Annotated[Place, Field(description="the data set's folder")]
 InputSize = Annotated[tuple[PositiveInt, PositiveInt], Field(description="height and width of the network's input")]
+Shape = Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=4, description="of arrays, by default known")]
 Cached = Annotated[bool, Field(description="keep images in memory once they are read")]
 
 
@@ -31,6 +33,21 @@ class DataConfig(Config):
         Literal["fit"] | None,
         Field(description="fit: scale images larger than `size` down, and score predictions at the image's own size"),
     ] = None
+    test: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            lt=1,
+            description="share of the validation images that are kept for the end: final scores are on these, and no "
+            "choice depends on them. The same in every run, whatever the seed",
+        ),
+    ] = None
+
+    def divide(self, images: Sequence[int], ids: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Divide the images that can be evaluated on into those for validation and those for the end, by their ids."""
+        drawn = sorted(images, key=lambda image: derive(0, "test", ids[image]))
+        kept = set(drawn[: round((self.test or 0) * len(drawn))])
+        return [image for image in images if image not in kept], [image for image in images if image in kept]
 
     @property
     def are_arrays(self) -> bool:
@@ -59,7 +76,7 @@ class DataSets:
 
     def open(self, config: DataConfig, split: Split, tasks: TaskSet) -> Dataset:
         """One split of the data set with these settings; raises FileError if it cannot be opened."""
-        key = (type(config), config.model_dump(exclude={"partition"}), tasks.declared, split)
+        key = (type(config), config.model_dump(exclude={"partition", "test"}), tasks.declared, split)
         with self._lock:
             for known, opened in self._opened:
                 if known == key:

@@ -5,6 +5,7 @@ from functools import cached_property, wraps
 from threading import Lock, RLock
 from typing import Any, Literal, Protocol, Self, TypeVar
 
+import torch
 from torch import Tensor
 
 from fedhca2.tasks import LabelSpace
@@ -44,6 +45,11 @@ class Dataset(Protocol):
 
     def load(self, index: int, tasks: Sequence[str]) -> Sample:
         """Load an image with the labels of these tasks."""
+
+
+def input_shape(data: Dataset) -> tuple[int, ...]:
+    """The shape of a network's input: of arrays their own, of images three channels of the data set's size."""
+    return data.size if getattr(data, "are_arrays", False) else (3, *data.size)
 
 
 class SameForAll:
@@ -92,3 +98,38 @@ class Cache:
                 self._tensors[key] = made.clone()
                 self.used += made.nbytes
         return made
+
+
+class Stacked:
+    """Samples of equal shapes, kept in one tensor for each name and filled as they are read, up to a number of bytes.
+
+    A batch is then one gather for each name.
+    """
+
+    def __init__(self, count: int, limit: int = 4 * 2**30) -> None:
+        self.count, self.limit = count, limit
+        self._kept: dict[str, tuple[Tensor, Tensor]] = {}  # values, and which of them are filled
+        self._lock = Lock()
+
+    def batch(self, indices: Sequence[int], names: Sequence[str], load: Callable[[int], Sample]) -> Sample:
+        """The samples at these indices, stacked; `load` reads those that are not kept yet."""
+        chosen = torch.tensor(indices)
+        with self._lock:
+            if not all(name in self._kept for name in names):
+                self._add(load(indices[0]))
+            if not all(name in self._kept for name in names):  # too large
+                samples = [load(index) for index in indices]
+                return {name: torch.stack([sample[name] for sample in samples]) for name in names}
+            filled = torch.stack([self._kept[name][1][chosen] for name in names]).all(dim=0)
+            for index in chosen[~filled].tolist():
+                for name, value in load(index).items():
+                    values, known = self._kept[name]
+                    values[index], known[index] = value, True
+            return {name: self._kept[name][0][chosen] for name in names}
+
+    def _add(self, sample: Sample) -> None:
+        """Make room for what is in a sample, if that is not too much."""
+        if self.count * sum(value.nbytes for value in sample.values()) <= self.limit:
+            for name in sample.keys() - self._kept.keys():
+                known = torch.zeros(self.count, dtype=torch.bool)
+                self._kept[name] = torch.empty(self.count, *sample[name].shape), known

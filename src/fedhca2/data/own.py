@@ -6,15 +6,18 @@ parameters are the data set's settings in an experiment, with their types and de
 tasks that the experiment knows.
 
 Samples may be numpy arrays, torch tensors or Pillow images of any number type; they become checked tensors. Arrays and
-Pillow images are [H, W] or [H, W, C], tensors [H, W] or [C, H, W], as is usual in these libraries.
+Pillow images are [H, W] or [H, W, C], tensors [H, W] or [C, H, W], as is usual in these libraries. A label may be
+missing: a sample then has no such key, or None or NaN under it. So may be some of its values: NaN, or masked.
 
-Inputs other than images are arrays of two dimensions, such as channels × readings: the class then has their `shape`
-instead of `size`, and a sample is {"input": …, task: …}. They are neither normalised nor augmented.
+Inputs other than images are arrays of one to four dimensions, such as channels × readings: the class then has their
+`shape` instead of `size`, which may be empty until a split is open, and a sample is {"input": …, task: …}. They are
+neither normalised nor augmented. With a method `encode`, predictions take what it turns into such an array.
 """
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from math import nan
 from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Union, get_args, get_origin
@@ -25,12 +28,13 @@ from PIL import Image
 from pydantic import create_model
 from torch import Tensor
 
-from fedhca2.data.config import Cached, DataConfig, InputSize, Place, Root
-from fedhca2.data.dataset import Cache, Dataset, SameForAll, Sample, Size, Split
+from fedhca2.data.config import Cached, DataConfig, InputSize, Place, Root, Shape
+from fedhca2.data.dataset import Cache, Dataset, SameForAll, Sample, Size, Split, Stacked
 from fedhca2.data.files import MAX_PIXELS, BrokenFileError, MissingFileError, reading
-from fedhca2.data.transforms import check_fit, own_size
+from fedhca2.data.transforms import check_fit, collate, own_size
 from fedhca2.imports import load, one_line, parameters
 from fedhca2.labels import IGNORE
+from fedhca2.live import is_live
 from fedhca2.tasks import TASKS, LabelSpace, Task, TaskSet
 from fedhca2.words import counted
 
@@ -66,13 +70,26 @@ class OwnData(DataConfig):
             if hasattr(made, "load"):
                 return made  # type: ignore[no-any-return]
             cached = self.cache and "cache" not in self.settings
-            return OwnSamples(made, self.size, split, cache=cached, fits=not self.resize, tasks=tasks)
+            return OwnSamples(made, self.size or made.shape, split, cache=cached, fits=not self.resize, tasks=tasks)
 
 
-@cache
 def settings_class(kind: str) -> type[DataConfig]:
     """The settings of the data set that an import path names; raises ValueError if there is no such thing."""
-    return settings_of(kind, load(kind, "a class or function of a data set, with a parameter `split`", _takes_split))
+    make = settings_of if is_live(kind) else _kept_settings_of  # what is live may be another object next time
+    return make(kind, load(kind, "a class or function of a data set, with a parameter `split`", _takes_split))
+
+
+def made_from(name: str, train: Any, val: Any) -> Callable[[Split], Any]:
+    """The function of a data set of this name whose splits are these objects, with their labels and size."""
+
+    def made_by(split: Split) -> Any:
+        return train if split == "train" else val
+
+    made_by.__qualname__ = name
+    for member in ("labels", "size", "shape"):
+        if hasattr(train, member):
+            setattr(made_by, member, getattr(train, member))
+    return made_by
 
 
 def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
@@ -84,8 +101,12 @@ def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
     size = getattr(made_by, "shape", getattr(made_by, "size", None))
     if isinstance(size, int | float | str):
         raise BrokenFileError(kind, f"`size`: expected height and width, as in (32, 32), got {size!r}")
-    if "size" not in fields and isinstance(size, Sequence):
+    if "size" not in fields and hasattr(made_by, "shape"):
+        fields["size"] = (Shape | None, size or None) if isinstance(size, Sequence) else (Shape | None, None)
+    elif "size" not in fields and isinstance(size, Sequence):
         fields["size"] = (InputSize, size)
+    if "cache" not in fields and hasattr(made_by, "cache"):
+        fields["cache"] = (Cached, made_by.cache)
     labels = getattr(made_by, "labels", None)
     name: str = kind.rpartition(":")[2]
     made = create_model(name, __base__=OwnData, **fields)
@@ -93,6 +114,9 @@ def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
     made.takes_tasks = tuple(name for name, (hint, _) in parameters(made_by).items() if hint is TaskSet)
     made.declared = label_spaces(labels) if isinstance(labels, Mapping) else None
     return made
+
+
+_kept_settings_of = cache(settings_of)
 
 
 def _fields(kind: str, made_by: Any) -> dict[str, Any]:
@@ -170,7 +194,8 @@ class OwnSamples(SameForAll):
         if len(set(self.ids)) != len(data) or not self.ids:
             found = f"{len(data)} images and {len(set(self.ids))} different ids"
             raise BrokenFileError(split, f"expected some images, each with an id of its own, got {found}")
-        self._cache = Cache() if cache else Cache(0)
+        self._cache = Cache() if cache and not self.are_arrays else Cache(0)
+        self._stacked = Stacked(len(self.ids)) if cache and self.are_arrays else None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -192,6 +217,12 @@ class OwnSamples(SameForAll):
             sample[name] = self._cache.get((str(index), name), partial(self._convert, name, where, read, sample))
         return sample
 
+    def batch(self, indices: Sequence[int], tasks: Sequence[str]) -> Sample:
+        """Several samples, stacked."""
+        if self._stacked is None:
+            return collate([self.load(index, tasks) for index in indices])
+        return self._stacked.batch(indices, ("image", *tasks), lambda index: self.load(index, tasks))
+
     def _read(self, index: int, where: str) -> Mapping[str, Any]:
         with reading(where, "a sample"):
             given = self.data[index]
@@ -201,12 +232,11 @@ class OwnSamples(SameForAll):
 
     def _convert(self, name: str, where: str, read: Callable[[], Mapping[str, Any]], sample: Sample) -> Tensor:
         given, key = read(), self.key if name == "image" else name
-        if key not in given:
+        if name == "image" and key not in given:
             raise BrokenFileError(where, f"expected {key!r}, got {', '.join(map(str, given)) or 'nothing'}")
         try:
             if name != "image":
-                height, width = sample["image"].shape[-2:]
-                return _to_label(given[key], self.tasks[name], self.labels[name], (height, width))
+                return _to_label(given.get(key), self.tasks[name], self.labels[name], sample["image"].shape[-2:])
             if key == "input":
                 return checked_array(given[key], self.size)
             image = checked_image(given[key])
@@ -246,18 +276,22 @@ def checked_array(value: Any, shape: tuple[int, ...]) -> Tensor:
     return tensor
 
 
-def _to_label(value: Any, task: Task, space: LabelSpace, size: Size) -> Tensor:
+def _to_label(value: Any, task: Task, space: LabelSpace, size: Sequence[int]) -> Tensor:
     """A task's label for an image of this size, float32: a map [C, H, W], of classes in uint8, or a vector [C]."""
     is_map, is_class = task.output == "map", task.grouped_by == "class"
-    label = _planes(value) if is_map else _vector(value)
     channels = task.label_channels_for(space)
     wanted = (channels, *size) if is_map else (channels,)
+    if _is_missing(value):
+        value = torch.full(wanted, nan)
+    label = _planes(value) if is_map else _vector(value)
     if tuple(label.shape) != wanted:
         if is_map:
             raise ValueError(f"expected {'×'.join(map(str, wanted))} like its image, got {_shape(label)}")
         hint = "; of a one-hot label, that is argmax()" if is_class and label.shape == (space.classes,) else ""
         form = "the number of one class" if is_class else counted(channels, "number")
         raise ValueError(f"expected {form}, got {counted(label.numel(), 'number')}{hint}")
+    if is_map and label.is_floating_point():
+        label = label.masked_fill(label.isnan(), IGNORE)
     known = label[task.known(label)]
     lowest, highest = task.label_range(space)
     low, high = _bounds(known)
@@ -266,7 +300,12 @@ def _to_label(value: Any, task: Task, space: LabelSpace, size: Size) -> Tensor:
         raise ValueError(f"expected values from {lowest:g} to {highest:g}, or {unknown} if unknown, got {outside:g}")
     if is_class and (known != known.round()).any():
         raise ValueError("expected the whole numbers of classes, got a fraction")
-    return label.to(torch.uint8) if is_map and is_class else label.float()
+    return label.to(torch.uint8) if is_map and is_class else space.standardised(label.float())
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a sample has no label: None, or NaN instead of an array."""
+    return value is None or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
 
 
 def _planes(value: Any) -> Tensor:
@@ -285,6 +324,8 @@ def _tensor(value: Any) -> Tensor:
         return value.byte() if value.dtype == torch.bool else value.detach().cpu()
     if isinstance(value, Image.Image):
         _check_pixels(value)
+    if isinstance(value, np.ma.MaskedArray):
+        value = np.ma.filled(value.astype(np.float64), nan)
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"expected an array of numbers, got {array.dtype}")

@@ -57,7 +57,9 @@ class Partition(Config):
         return None
 
     @abstractmethod
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
+    def assign(
+        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
+    ) -> Parts:
         """Divide the images of a data set among clients."""
 
 
@@ -66,7 +68,9 @@ class Even(Partition):
 
     kind: Literal["even"] = "even"
 
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
+    def assign(
+        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
+    ) -> Parts:
         """Divide into equal parts."""
         return dict(zip(clients, even_split(len(data), len(clients), rng), strict=True))
 
@@ -81,7 +85,9 @@ class Shares(Partition):
         """Every client should have a share, and no one else."""
         return _names_fault("shares", self.shares, clients)
 
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
+    def assign(
+        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
+    ) -> Parts:
         """Divide in proportion."""
         order = rng.permutation(len(data)).tolist()
         parts = proportional_split(order, [self.shares[client] for client in clients])
@@ -94,7 +100,9 @@ class Draws(Partition):
     kind: Literal["draws"] = "draws"
     share: Annotated[float, Field(gt=0, le=1, description="fraction of all images that each client draws")]
 
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
+    def assign(
+        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
+    ) -> Parts:
         """Draw parts that may overlap."""
         count = round(self.share * len(data))
         return {client: rng.permutation(len(data))[:count].tolist() for client in clients}
@@ -121,7 +129,9 @@ class Dirichlet(Partition):
         wanted = "expected a task whose labels group images"
         return None if self.by in known else Fault("by", f"{wanted}, got {self.by!r}. {suggest(self.by, known)}")
 
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
+    def assign(
+        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
+    ) -> Parts:
         """Divide into parts with different label distributions."""
         groups, draws = label_groups(data, tasks[self.by]), 100
         for _ in range(draws):
@@ -180,7 +190,9 @@ class Lists(Partition):
             return Fault("file", str(error))
         return _names_fault("lists", {name: lists[name] for name in lists if self.lists or name in clients}, clients)
 
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
+    def assign(
+        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
+    ) -> Parts:
         """Assign the listed images."""
         places = {id: index for index, id in enumerate(data.ids)}
         lists = self.read()

@@ -4,16 +4,17 @@ import re
 import warnings
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.export import Dim
 
 from fedhca2.clients.state_file import tensor_file
-from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size, placement
+from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size
 from fedhca2.deployment.trained import Trained
 from fedhca2.errors import UserError
+from fedhca2.imports import one_line
 from fedhca2.models import MultiTaskModel
 from fedhca2.reports.page.tables import latest_scores
 from fedhca2.run_folder.result import headline
@@ -42,7 +43,7 @@ def card(trained: Trained, format: str, file: str, own: Size) -> str:
         "",
         "## Input",
         "",
-        f"`image`: float32 [1, 3, {own[0]}, {own[1]}], red, green, blue, values 0 to 255."
+        f"`image`: float32 {_shape(trained, own)}, red, green, blue, values 0 to 255."
         f" {_preparation(trained, format, own)} {_other_sizes(trained, own)}",
         "",
         "## Outputs",
@@ -69,23 +70,29 @@ def _plain(text: str) -> str:
     return re.sub(r"[&<>\\`*\[\]|!~$]", lambda sign: f"&#{ord(sign[0])};", " ".join(text.split()))
 
 
+def _shape(trained: Trained, own: Size) -> str:
+    if own != trained.size:
+        return f"[batch, 3, {own[0]}, {own[1]}]"
+    return f"[batch, 3, height, width], of at most {own[0]}×{own[1]} pixels"
+
+
 def _preparation(trained: Trained, format: str, own: Size) -> str:
     """What is done with an image before the network gets it, and with its outputs."""
     mean, deviation = (", ".join(f"{v:.3f}" for v in t.flatten().tolist()) for t in (IMAGE_MEAN, IMAGE_DEVIATION))
     height, width = trained.input_size(own, "--size")
-    steps = [f"normalised to (image − mean) / deviation with mean ({mean}) and deviation ({deviation})"]
-    if (height, width) != own:
-        steps.append(f"padded with zeros evenly on all sides to {height}×{width}; outputs are cropped again")
+    steps = (
+        f"normalised to (image − mean) / deviation with mean ({mean}) and deviation ({deviation}), then padded with"
+        f" zeros evenly on all sides to {height}×{width}; outputs are cropped again"
+    )
     inside = format != "safetensors"
-    return f"It is {', then '.join(steps)}: {'the model does this itself' if inside else 'do this yourself'}."
+    return f"It is {steps}: {'the model does this itself' if inside else 'do this yourself'}."
 
 
 def _other_sizes(trained: Trained, own: Size) -> str:
     """How to use the file for images of other sizes as evaluation would."""
-    if own != trained.size:
-        return "For images of other sizes, export with their `--size`."
-    larger = "scale a larger one down first" if trained.resizes else "for larger ones, export with their `--size`"
-    return f"Pad a smaller image evenly on all sides with the mean, and crop the outputs; {larger}."
+    if own == trained.size and trained.resizes:
+        return "Scale a larger image down first."
+    return f"For {'larger images' if own == trained.size else 'images of other sizes'}, export with their `--size`."
 
 
 def _evaluated(trained: Trained, own: Size) -> str:
@@ -115,21 +122,30 @@ class Exported(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, model: MultiTaskModel, own: Size, size: Size) -> None:
-        """`own` is the size of the images, `size` the one that they are padded to."""
+    def __init__(self, model: MultiTaskModel, size: Size) -> None:
+        """`size` is the one that images are padded to."""
         super().__init__()
         self.model = model
-        (top, bottom), (left, right) = ((part.start, part.stop) for part in placement(own, size).inside)
-        self.rows, self.columns = slice(top, bottom), slice(left, right)
-        self.margins = (left, size[1] - right, top, size[0] - bottom)
+        self.size = size
         self.register_buffer("mean", IMAGE_MEAN.clone(), persistent=False)
         self.register_buffer("deviation", IMAGE_DEVIATION.clone(), persistent=False)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Compute raw outputs for images [1, 3, H, W]."""
-        padded = functional.pad((image - self.mean) / self.deviation, self.margins)
+        """Compute raw outputs for images [B, 3, H, W] that are no larger than the network's input.
+
+        Padding and cropping select rows and columns: `pad` and slices would fix the size of an exported model.
+        """
+        padded, inside = (image - self.mean) / self.deviation, []
+        for dim, side, own in zip((2, 3), self.size, image.shape[-2:], strict=True):
+            positions = torch.arange(side, device=image.device) - (side - own) // 2
+            known = (positions >= 0) & (positions < own)
+            padded = padded.index_select(dim, positions.clamp(0, own - 1)) * known.view(-1, *[1] * (3 - dim))
+            inside.append(torch.arange(own, device=image.device) + (side - own) // 2)
         outputs = self.model(padded).values()
-        return tuple(output if output.ndim == 2 else output[..., self.rows, self.columns] for output in outputs)
+        return tuple(
+            output if output.ndim == 2 else output.index_select(2, inside[0]).index_select(3, inside[1])
+            for output in outputs
+        )
 
 
 def export(trained: Trained, format: Format, folder: Path, size: Size | None = None) -> list[Path]:
@@ -163,11 +179,19 @@ def export(trained: Trained, format: Format, folder: Path, size: Size | None = N
 def exported(trained: Trained, own: Size) -> Exported:
     """The network for images of this size, with their preparation; raises UserError if they are too large."""
     size = trained.input_size(own, "--size")
-    return Exported(trained.model(size), own, size).eval()
+    return Exported(trained.model(size), size).eval()
 
 
 def _program(trained: Trained, own: Size) -> torch.export.ExportedProgram:
-    return torch.export.export(exported(trained, own), (torch.zeros(1, 3, *own),))
+    """The program for any number of images of this size; at the size of training, also for all smaller ones."""
+    free = {0: Dim("batch", min=1)}
+    if own == trained.size:
+        free |= {2: Dim("height", min=1, max=own[0]), 3: Dim("width", min=1, max=own[1])}
+    try:
+        return torch.export.export(exported(trained, own), (torch.zeros(2, 3, *own),), dynamic_shapes=(free,))
+    except (RuntimeError, ValueError) as error:
+        got = f"{one_line(error)}; --format safetensors writes its parameters"
+        raise UserError(trained.spec.name, f"expected a model that torch.export can trace, got {got}") from error
 
 
 def _to_torch_export(trained: Trained, own: Size) -> bytes:
@@ -193,4 +217,14 @@ def _to_onnx(trained: Trained, own: Size) -> bytes:
         )
     if program is None:
         raise RuntimeError("torch.onnx.export: expected a program, got none")
-    return bytes(program.model_proto.SerializeToString())
+    return bytes(_with_names(program.model_proto).SerializeToString())
+
+
+def _with_names(model: Any) -> Any:
+    """An ONNX model whose free dimensions have names that a person understands."""
+    graph, ours = model.graph, ("batch", "channels", "height", "width")
+    dims = [value.type.tensor_type.shape.dim for value in (*graph.input, *graph.output, *graph.value_info)]
+    names = {dim.dim_param: name for dim, name in zip(dims[0], ours, strict=True)}
+    for dim in (dim for shape in dims for dim in shape if dim.dim_param in names and dim.dim_param):
+        dim.dim_param = names[dim.dim_param]
+    return model

@@ -2,12 +2,20 @@
 
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
-from fedhca2.experiment.settings import CheckpointPlan, Diagnostics, GuardBounds, Participation, SecureAggregation
+from fedhca2.experiment.settings import (
+    CheckpointPlan,
+    Diagnostics,
+    GuardBounds,
+    LateReplies,
+    Participation,
+    SecureAggregation,
+)
 from fedhca2.experiment.shards import (
     OpenData,
     Shard,
     assign_shards,
     class_names,
+    new_shard,
     open_data,
     partition_as_data,
     require_usable,
@@ -20,12 +28,14 @@ __all__ = [
     "Diagnostics",
     "Experiment",
     "GuardBounds",
+    "LateReplies",
     "OpenData",
     "Participation",
     "SecureAggregation",
     "Shard",
     "assign_shards",
     "class_names",
+    "new_shard",
     "open_data",
     "partition_as_data",
     "require_usable",

@@ -5,15 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from math import prod
 
 from torch import Tensor
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, LocalData, StepKind
+from fedhca2.clients.evaluation import standardise
 from fedhca2.clients.exchange import FirstRow, first_rows
 from fedhca2.data.batches import Batches
-from fedhca2.data.dataset import Dataset
+from fedhca2.data.dataset import Dataset, input_shape
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
@@ -21,6 +23,7 @@ from fedhca2.experiment.shards import OpenData, Shard
 from fedhca2.messages import Profile
 from fedhca2.models import MultiTaskModel, build_model, common_model, draw_own_parts, fingerprint
 from fedhca2.models.own import check_parts
+from fedhca2.objectives import Longer
 from fedhca2.packing import copy_packed, copy_values
 from fedhca2.params import Layout, Slot, layouts
 from fedhca2.tasks import LabelSpace
@@ -33,11 +36,21 @@ def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapp
     """Choose how an experiment's clients take their steps on a GPU."""
     if experiment.training.step != "auto":
         return experiment.training.step
+    steps = steps_in_round(experiment, shards)
     pixels = sum(
-        prod(data[spec.data].train.size) * len(shards[spec.name].train) * spec.epochs * experiment.rounds
+        prod(data[spec.data].train.size) * steps[spec.name] * experiment.training.batch_size * experiment.rounds
         for spec in experiment.specs
     )
     return "compiled" if pixels >= 2e10 else "captured"  # compiling takes a minute, and halves the time of a step
+
+
+def steps_in_round(experiment: Experiment, shards: Mapping[str, Shard]) -> dict[str, int]:
+    """The steps that each client's model takes in a round."""
+    size = experiment.training.batch_size
+    steps = {spec.name: spec.steps_in_round(len(shards[spec.name].train) // size) for spec in experiment.specs}
+    if isinstance(experiment.resolved_method.local, Longer):
+        return dict.fromkeys(steps, sum(steps.values()))
+    return steps
 
 
 @dataclass(frozen=True)
@@ -68,10 +81,17 @@ class ClientPlan:
     """A client that is built when it is needed: from a model that its kind has in common, since copying is quick."""
 
     def __init__(
-        self, experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, place: DeviceSlot, common: _Common
+        self,
+        experiment: Experiment,
+        spec: ClientSpec,
+        data: OpenData,
+        shard: Shard,
+        place: DeviceSlot,
+        common: _Common,
+        steps: int,
     ) -> None:
         self.experiment, self.spec, self.data, self.shard = experiment, spec, data, shard
-        self.place, self.common = place, common
+        self.place, self.common, self.steps = place, common, steps
         classes = class_digests(spec.tasks, data.train.labels)
         self.profile = Profile(
             spec.name, spec.data, spec.tasks, len(shard.train), common.layouts, common.backbone, classes
@@ -81,9 +101,8 @@ class ClientPlan:
 
     @property
     def load(self) -> int:
-        """A rough measure of the work in a round: images times encoder and decoders."""
-        epochs = len(self.experiment.resolved_method.local.epochs(0, self.spec.epochs))
-        return len(self.shard.train) * epochs * (1 + len(self.spec.tasks))
+        """A rough measure of the work in a round: steps times encoder and decoders."""
+        return self.steps * (1 + len(self.spec.tasks))
 
     @property
     def drawn(self) -> bool:
@@ -108,6 +127,7 @@ class ClientPlan:
         model, first = self.common.body(), {**self.common.model.state_dict(keep_vars=True), **own}
         held = model.state_dict(keep_vars=True)
         copy_values([held[name] for name in first], list(first.values()))
+        standardise(model, self._local_data.train)
         return self._client(model)
 
     def rebuild(self, state: ClientState) -> Client:
@@ -146,9 +166,12 @@ class ClientPlan:
         return LocalData(
             dataset=self.spec.data,
             train=self._batches(data.train.for_share(shard.dealt), shard.train),
+            test=self._batches(data.val, shard.test) if shard.test else None,
+            selects=experiment.select == "best",
             val=self.common.evaluated.setdefault(tuple(shard.val), self._batches(data.val, shard.val)),
             rounds=experiment.rounds,
-            epochs=self.spec.epochs,
+            steps=self.steps,
+            stretch=Fraction(self.steps, self.spec.steps_in_round(len(shard.train) // experiment.training.batch_size)),
             seed=experiment.seed,
             metrics=experiment.metrics,
             looked_at=self._batches(data.val, plan.spread(shard.val)) if plan else None,
@@ -177,12 +200,14 @@ def plan_clients(
 ) -> list[ClientPlan]:
     """Plan all clients of an experiment at one device slot; raises UserError if a model cannot be built."""
     known: dict[tuple[str, str, tuple[str, ...]], _Common] = {}
-    plans = []
+    plans, steps = [], steps_in_round(experiment, shards)
     for spec in experiment.specs:
         kind = (spec.model.model_dump_json(), spec.data, spec.tasks)
         if kind not in known:
             known[kind] = _common(experiment, spec, data[spec.data].train)
-        plans.append(ClientPlan(experiment, spec, data[spec.data], shards[spec.name], place, known[kind]))
+        plans.append(
+            ClientPlan(experiment, spec, data[spec.data], shards[spec.name], place, known[kind], steps[spec.name])
+        )
     return plans
 
 
@@ -195,7 +220,8 @@ def build_clients(
 
 def build_client(experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, place: DeviceSlot) -> Client:
     """Build one client with its own images, decoders and heads."""
-    return ClientPlan(experiment, spec, data, shard, place, _common(experiment, spec, data.train)).build()
+    steps = spec.steps_in_round(len(shard.train) // experiment.training.batch_size)
+    return ClientPlan(experiment, spec, data, shard, place, _common(experiment, spec, data.train), steps).build()
 
 
 def build_client_model(
@@ -203,7 +229,7 @@ def build_client_model(
 ) -> MultiTaskModel:
     """Build a client's model for these labels and images."""
     with _model_faults(experiment, spec):
-        return build_model(
+        model = build_model(
             spec.model,
             _outputs(experiment, spec, labels),
             size,
@@ -212,15 +238,24 @@ def build_client_model(
             frozen=experiment.resolved_method.local.frozen,
             tasks=experiment.task_set,
         )
+    return _with_what_stays(experiment, model)
+
+
+def _with_what_stays(experiment: Experiment, model: MultiTaskModel) -> MultiTaskModel:
+    if experiment.resolved_method.norms == "local":
+        model.keep_norms()
+    return model
 
 
 def _common(experiment: Experiment, spec: ClientSpec, data: Dataset) -> _Common:
     """The model of a client's kind; raises UserError if it does not work on inputs of the data's shape."""
     outputs = _outputs(experiment, spec, data.labels)
-    shape = data.size if experiment.data[spec.data].are_arrays else (3, *data.size)
     with _model_faults(experiment, spec):
-        model = common_model(spec.model, outputs, data.size, seed=experiment.seed, tasks=experiment.task_set)
-        check_parts(model, spec.model, shape, outputs)
+        model = _with_what_stays(
+            experiment,
+            common_model(spec.model, outputs, data.size, seed=experiment.seed, tasks=experiment.task_set),
+        )
+        check_parts(model, spec.model, input_shape(data), outputs)
     # A class of the user's own may hold more than tensors, which no other client may see. Large models are not kept.
     is_passed_on = (
         not spec.model.own_parts and sum(value.numel() for value in model.parameters()) <= MAX_SPARE_PARAMETERS

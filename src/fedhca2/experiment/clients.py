@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -36,8 +36,17 @@ class ClientSpec:
     name: str
     data: str
     tasks: tuple[str, ...]
-    epochs: int
+    epochs: int | None  # per round
     model: ModelConfig
+    steps: int | None = None  # per round, if it has no epochs
+
+    def is_like(self, other: "ClientSpec") -> bool:
+        """Whether it differs from another at most in the length of its rounds."""
+        return replace(self, epochs=other.epochs, steps=other.steps) == other
+
+    def steps_in_round(self, batches: int) -> int:
+        """How many steps it takes in a round, if an epoch has this number of batches."""
+        return self.steps or (self.epochs or 1) * batches
 
     @property
     def kind(self) -> str:
@@ -66,7 +75,11 @@ class ClientEntry(Config):
         str | None, Field(description="by default the data set's name, with the task if `split` is used")
     ] = None
     copies: Annotated[int, Field(ge=1, le=10_000, description="number of clients of each kind")] = 1
-    epochs: Annotated[int, Field(ge=1, description="local epochs per round")] = 1
+    epochs: Annotated[int | None, Field(ge=1, description="local epochs per round; 1 by default")] = None
+    steps: Annotated[
+        int | None,
+        Field(ge=1, description="instead of `epochs`: batches per round; the next round continues the epoch"),
+    ] = None
     model: Annotated[
         dict[str, Any] | None, Field(description="its own model: settings that replace those of `model`")
     ] = None
@@ -82,6 +95,19 @@ class ClientEntry(Config):
         if name is not None and (fault := name_fault(name)):
             raise ValueError(fault)
         return name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_epoch(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return values if values.get("steps") is not None else {**values, "epochs": values.get("epochs") or 1}
+
+    @model_validator(mode="after")
+    def _epochs_or_steps(self) -> "ClientEntry":
+        if self.epochs and self.steps:
+            raise ValueError(f"expected either 'epochs' or 'steps', got {self.epochs} and {self.steps}")
+        return self
 
     @model_validator(mode="after")
     def _tasks_or_split(self) -> "ClientEntry":
@@ -112,7 +138,7 @@ class ClientEntry(Config):
     def expand(self, model: ModelConfig) -> list[ClientSpec]:
         """List the clients that this entry stands for; `model` is the experiment's."""
         own = _own_model(model, self.model) if self.model else model
-        return [ClientSpec(name, self.data, tasks, self.epochs, own) for name, tasks in self.named.items()]
+        return [ClientSpec(name, self.data, tasks, self.epochs, own, self.steps) for name, tasks in self.named.items()]
 
 
 def _own_model(model: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, Unpack
 
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
@@ -12,21 +12,32 @@ from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config, suggest
 from fedhca2.data import AnyData, Dataset, Split
 from fedhca2.data.config import DataSets
+from fedhca2.data.dataset import Size
 from fedhca2.data.files import FileError
 from fedhca2.errors import Fault, UserError, list_faults
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
-from fedhca2.experiment.settings import CheckpointPlan, Diagnostics, GuardBounds, Participation, SecureAggregation
+from fedhca2.experiment.settings import (
+    CheckpointPlan,
+    Diagnostics,
+    GivenSettings,
+    GuardBounds,
+    Objects,
+    Participation,
+    SecureAggregation,
+)
 from fedhca2.experiment.sources import apply_overrides, merge_files, merged, name_files, read_files
 from fedhca2.imports import folders, is_import_path, located
+from fedhca2.live import Live, find
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
 from fedhca2.tasks import LabelSpace, TaskSet
 from fedhca2.tasks.declared import DeclaredTask, known_tasks
+from fedhca2.words import counted
 
 
 class Experiment(Config):
-    """Data sets, clients, a model and a method."""
+    """A complete, validated description of a federation: data sets, clients, a model, a method and its training."""
 
     name: Annotated[
         str,
@@ -51,6 +62,14 @@ class Experiment(Config):
     ] = None
     baseline: Annotated[bool, Field(description="also train Local, to compare with")] = False
     evaluate_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0: only at the end")] = 0
+    select: Annotated[
+        Literal["last", "best"],
+        Field(description="the model that counts: each client's last one, or its best one on the validation images"),
+    ] = "last"
+    patience: Annotated[
+        int | None,
+        Field(ge=1, description="stop after this many evaluations in a row without a better mean on validation images"),
+    ] = None
     diagnostics: Annotated[
         Diagnostics | None, Field(description="measure who helps whom; by default, nothing is measured")
     ] = None
@@ -82,6 +101,25 @@ class Experiment(Config):
     clients: Annotated[tuple[ClientEntry, ...], Field(min_length=1, description="who takes part")]
 
     _data_sets: DataSets | None = PrivateAttr(default=None)
+    _live: list[Live | None] = PrivateAttr(default_factory=list)  # kept, so that their paths stay valid
+
+    def __init__(self, folders: Sequence[Path] = (), /, **settings: Unpack[GivenSettings]) -> None:
+        """Check all settings; raises UserError if they have faults.
+
+        A data set (a class or function with a parameter `split`, or a pair of objects to train and validate with), a
+        class of a part of the model, a task and a method may be handed over as they are.
+
+        :param folders: relative paths are looked for in these, and then in the working directory.
+        """
+        objects = Objects()
+        try:
+            context = {"folders": folders}
+            self.__pydantic_validator__.validate_python(objects.named(settings), self_instance=self, context=context)
+        except ValidationError as error:
+            raise UserError.of(list_faults(error)) from None
+        if faults := list(self._find_faults()):
+            raise UserError.of(faults)
+        self._live = [find(path) for path in self.own_code]
 
     @model_validator(mode="before")
     @classmethod
@@ -158,6 +196,10 @@ class Experiment(Config):
         except FileError as error:
             raise UserError(f"data.{name}", str(error)) from None
 
+    def size_of(self, name: str) -> Size:
+        """The height and width of a data set's images, or the shape of its arrays; to know it, some must be opened."""
+        return self.data[name].size or self.open(name, "train").size
+
     @cached_property
     def labels(self) -> Mapping[str, Mapping[str, LabelSpace]]:
         """The labels of the data sets that clients use. To know them, some must be opened.
@@ -197,7 +239,15 @@ class Experiment(Config):
 
     @classmethod
     def load(cls, source: str | Path = "demo", overrides: list[str] | None = None) -> Self:
-        """Load an experiment from a YAML file or by its embedded name, with `key=value` overrides."""
+        """Load an experiment from a YAML file or by the name of a built-in one; raises UserError if it has faults.
+
+        >>> experiment = Experiment.load("demo", ["rounds=5", "method=fedper"])
+        >>> experiment.rounds, experiment.method_name, len(experiment.specs)
+        (5, 'fedper', 9)
+
+        :param source: the path of a YAML file, or a name that `fedhca2 experiments` lists.
+        :param overrides: settings to change, such as `"clients.0.epochs=2"`.
+        """
         files = read_files(source)
         values = apply_overrides(merge_files(files), overrides or [])
         try:
@@ -215,13 +265,7 @@ class Experiment(Config):
         """
         if not isinstance(values, dict):
             raise UserError("config", f"expected a mapping of keys to values, got {values!r:.200}")
-        try:
-            experiment = cls.model_validate(values, context={"folders": folders})
-        except ValidationError as error:
-            raise UserError.of(list_faults(error)) from None
-        if faults := list(experiment._find_faults()):
-            raise UserError.of(faults)
-        return experiment
+        return cls(folders, **{str(key): value for key, value in values.items()})
 
     def _find_faults(self) -> Iterator[Fault]:
         """Settings that contradict each other."""
@@ -231,10 +275,17 @@ class Experiment(Config):
             return
         names, method = [spec.name for spec in specs], self.resolved_method
         chosen = [("participation.availability", name) for name in self.participation.availability]
+        late = self.participation.late
+        chosen += [("participation.late.delays", name) for name in (late.delays if late else ())]
+        if late and self.secure_aggregation:
+            yield Fault("participation.late", "does not work with secure_aggregation, whose sums are of one round")
+        if late and self.diagnostics:
+            yield Fault("participation.late", "does not work with diagnostics, which compare models of one round")
         for key, name in [*chosen, *(("guard.images", name) for name in self.guard.images)]:
             if name not in names:
                 yield Fault(key, f"expected names of clients, got {name!r}. {suggest(name, names)}")
         yield from _unknown_metrics(self.metrics, self.task_set)
+        yield from self._selection_faults()
         if method.batch_norm == "average" and self.privacy.noise:
             yield Fault("privacy.noise", "does not work with method.batch_norm 'average': variances become negative")
         if self.training.batch_size < 2 and any(spec.model.decoder.kind == "deeplab" for spec in specs):
@@ -245,19 +296,48 @@ class Experiment(Config):
         if self.secure_aggregation:
             yield from self.secure_aggregation.faults(method, self.privacy.deviation)
 
+    def _selection_faults(self) -> Iterator[Fault]:
+        """Choices of models that have nothing to choose by, or that would be scored on what they were chosen by."""
+        used = {spec.data: self.data[spec.data].test for spec in self.specs}
+        for name in [name for name, share in used.items() if not share] if any(used.values()) else ():
+            yield Fault(f"data.{name}.test", "expected a share of its images, since other data sets have one, got none")
+        for key in [*["select"] * (self.select == "best"), *["patience"] * bool(self.patience)]:
+            if not self.evaluate_every:
+                yield Fault(key, "expected evaluate_every of at least 1, since it chooses among evaluations, got 0")
+            if not any(used.values()):
+                wanted = "expected test images to score the choice on, such as data.NAME.test: 0.5"
+                yield Fault(key, f"{wanted}, got none")
+        if self.select == "best" and self.resolved_method.local.final_epochs:
+            yield Fault("select", "expected last, since the method fine-tunes models at the end, got best")
+
+    @property
+    def tested(self) -> bool:
+        """Whether final scores are on test images."""
+        return any(self.data[spec.data].test for spec in self.specs)
+
     def with_method(self, name: str) -> Self:
         """The same experiment with another method in its settings from `methods`, and without a baseline."""
-        return self.vary(method={"name": name}, baseline=False)
+        return self.replace(method={"name": name}, baseline=False)
 
-    def vary(self, **changes: Any) -> Self:
-        """The same experiment with other settings, which are checked; it shares the data sets that are open."""
+    def replace(self, **changes: Unpack[GivenSettings]) -> Self:
+        """The same experiment with other settings, which are checked; it shares the data sets that are open.
+
+        A mapping changes the settings that it names, as in a file: `replace(training={"batch_size": 4})`.
+        """
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        return self.parse(values | changes)._sharing(self._data_sets)
+        return self.parse(merged(values, {**changes, "name": changes.get("name", self.name)}))._sharing(self._data_sets)
 
     @property
     def blank(self) -> Self:
         """The same experiment without initial weights, so that no file is needed."""
-        return self.vary(model=self.model.blank, clients=tuple(entry.blank for entry in self.clients))
+        return self.replace(model=self.model.blank, clients=tuple(entry.blank for entry in self.clients))
+
+    def __repr__(self) -> str:
+        """A line, since all settings are long; `to_yaml` has them."""
+        about = f"{counted(len(self.specs), 'client')}, {counted(self.rounds, 'round')}"
+        return f"Experiment({self.name}: {self.method_name}, {about})"
+
+    __str__ = __repr__
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data that `parse` reads, with all defaults and the digest of a weights file filled in."""

@@ -1,16 +1,24 @@
-"""Settings of checkpoints, the guard, participation, diagnostics and secure aggregation."""
+"""Settings of checkpoints, the guard, participation, diagnostics and secure aggregation; and all of them in Python."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import ceil
-from typing import Annotated
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field
 
+from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config
+from fedhca2.data.config import DataConfig
+from fedhca2.data.own import made_from
 from fedhca2.errors import Fault
+from fedhca2.experiment.clients import ClientEntry
+from fedhca2.live import Live, hand_over
 from fedhca2.methods import Method
+from fedhca2.models import ModelConfig
+from fedhca2.models.config import PARTS
 from fedhca2.params import Part
 from fedhca2.seeds import derive
+from fedhca2.tasks import Task
 
 
 class CheckpointPlan(Config):
@@ -49,6 +57,27 @@ class GuardBounds(Config):
     )
 
 
+class LateReplies(Config):
+    """A reply that misses its round joins a later one with less weight. The client gets its next order after that."""
+
+    weight: Annotated[float, Field(ge=0, description="a: a reply that is s rounds late counts (1 + s)^-a times")] = 0.5
+    seconds: Annotated[
+        float | None,
+        Field(gt=0, description="over Flower: a round ends after this time if it has a reply; by default its deadline"),
+    ] = None
+    delays: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict, description="simulates slow clients: by how many rounds a client's replies are late"
+    )
+
+    def weigh(self, rounds: int) -> float:
+        """How often a reply that is this many rounds late counts.
+
+        >>> LateReplies(weight=0.5).weigh(3)
+        0.5
+        """
+        return float((1 + rounds) ** -self.weight)
+
+
 class Participation(Config):
     """Which clients take part in a round: a fraction of those that are available."""
 
@@ -58,6 +87,9 @@ class Participation(Config):
     availability: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
         default_factory=dict, description="probability that a client is available; 1 by default"
     )
+    late: Annotated[
+        LateReplies | None, Field(description="replies that miss their round count later; by default they are dropped")
+    ] = None
 
     def choose(self, clients: Iterable[str], round: int, seed: int) -> list[str]:
         """Choose the clients of one round, in their order; depends only on the arguments.
@@ -143,13 +175,15 @@ class SecureAggregation(Config):
         if self.clip < farthest * deviation:
             wanted = f"at least {farthest * deviation:g}, {farthest} standard deviations of the noise on each value"
             yield Fault("secure_aggregation.clip", f"expected {wanted}, got {self.clip:g}")
+        if method.local.in_one_place:
+            yield Fault("secure_aggregation", "expected null: the method needs all data in one place")
         for part, aggregator in method.all_aggregators.items():
             if aggregator.reveals_rows:
                 why = f"got {aggregator.kind}, {aggregator.reveals_rows}"
                 yield Fault("secure_aggregation", f"expected null, mean or group_mean for method.{part}, {why}")
             elif aggregator.measure != "nothing" and not self.sketch:
                 why = f"{aggregator.kind} for method.{part} needs inner products of rows"
-                hint = "docs/many-machines.md says what sketches reveal"
+                hint = "docs/secure-aggregation.md says what sketches reveal"
                 yield Fault("secure_aggregation.sketch", f"expected a number such as 1024, since {why}; {hint}")
         if method.batch_norm == "average":
             why = "variances have no upper bound"
@@ -158,3 +192,87 @@ class SecureAggregation(Config):
     def sketched(self, method: Method) -> frozenset[Part]:
         """The parts whose sketches the server gets."""
         return frozenset(part for part, aggregator in method.all_aggregators.items() if aggregator.measure != "nothing")
+
+
+Values = Mapping[str, Any]  # of a group of settings, as in a file
+
+
+class GivenSettings(TypedDict, total=False):
+    """The settings of an experiment as Python may give them: plain data, or objects."""
+
+    name: str
+    title: str
+    label: str | None
+    belongs_to: Sequence[str]
+    seed: int
+    rounds: int
+    method: str | Values | Method
+    methods: Mapping[str, Values] | None
+    baseline: bool
+    evaluate_every: int
+    select: Literal["last", "best"]
+    patience: int | None
+    diagnostics: Diagnostics | Values | None
+    devices: Sequence[str]
+    model: ModelConfig | Values
+    training: Training | Values
+    metrics: Mapping[str, str]
+    skip_broken: bool
+    participation: Participation | Values
+    privacy: Privacy | Values
+    secure_aggregation: SecureAggregation | Values | None
+    guard: GuardBounds | Values
+    checkpoints: CheckpointPlan | Values
+    tasks: Mapping[str, str | Values | Task]
+    data: Mapping[str, Values | DataConfig | Callable[..., Any] | Sequence[Any]]
+    clients: Sequence[Values | ClientEntry]
+
+
+class Objects:
+    """Puts import paths in place of classes, functions and other objects. They are valid as long as this is kept."""
+
+    def __init__(self) -> None:
+        self.live = list[Live]()
+
+    def named(self, settings: Values) -> dict[str, Any]:
+        """The settings of an experiment without objects."""
+        given = dict(settings)
+        if "method" in given:
+            given["method"] = self._kind(given["method"], "method", key="name")
+        for key, changed in (("data", self._data), ("tasks", self._kind)):
+            if key in given:
+                given[key] = self._each(given[key], changed)
+        if "model" in given:
+            given["model"] = self._model(given["model"])
+        if isinstance(given.get("clients"), list | tuple):
+            given["clients"] = [self._each(entry, self._of_client) for entry in given["clients"]]
+        return given
+
+    def _data(self, value: Any, name: str) -> Any:
+        found = self._kind(value, name)
+        return {"kind": found} if isinstance(found, str) and found is not value else found
+
+    def _of_client(self, value: Any, key: str) -> Any:
+        return self._model(value) if key == "model" else value
+
+    def _model(self, parts: Any) -> Any:
+        return self._each(parts, lambda part, key: self._kind(part, key) if key in PARTS else part)
+
+    def _kind(self, value: Any, name: str, key: str = "kind") -> Any:
+        """The import path of an object, or plain data with one under this key."""
+        if isinstance(value, Mapping):
+            return {**value, key: self._kind(value[key], name)} if key in value else value
+        if value is None or isinstance(value, str | int | float | list) or _is_config(value):
+            return value
+        self.live.append(
+            hand_over(made_from(name, *value) if isinstance(value, tuple) and len(value) == 2 else value, name)
+        )
+        return self.live[-1].path
+
+    @staticmethod
+    def _each(values: Any, changed: Callable[[Any, str], Any]) -> Any:
+        return {key: changed(one, key) for key, one in values.items()} if isinstance(values, Mapping) else values
+
+
+def _is_config(value: Any) -> bool:
+    return isinstance(value, Config) and not isinstance(value, Method)

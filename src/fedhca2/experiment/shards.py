@@ -1,6 +1,7 @@
 """Dividing the images among an experiment's clients."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedhca2.errors import Fault, UserError
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.models.pretrained import digest
+from fedhca2.tasks import TaskSet
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,15 @@ class OpenData:
 
 @dataclass(frozen=True)
 class Shard:
-    """The images a client trains and is evaluated on; `dealt` also includes those that its tasks cannot use."""
+    """The images a client trains and is evaluated on; `dealt` also includes those that its tasks cannot use.
+
+    `test` has images of the validation split that are kept for the end, if there are any.
+    """
 
     train: Sequence[int]
     val: Sequence[int]
     dealt: Sequence[int] = ()
+    test: Sequence[int] = ()
 
 
 def open_data(experiment: Experiment) -> dict[str, OpenData]:
@@ -70,10 +76,10 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
     faults: list[Fault] = []
     for (_, name), specs in groups.items():
         try:
-            parts = experiment.data[name].partition.deal(
+            parts = experiment.data[name].partition.assign(
                 data[name].train, [spec.name for spec in specs], rng, experiment.task_set
             )
-            shards |= {spec.name: _shard(spec, data[name], parts[spec.name]) for spec in specs}
+            shards |= {spec.name: new_shard(experiment, spec, data[name], parts[spec.name]) for spec in specs}
         except FileError as error:
             faults.append(Fault(f"data.{name}", str(error)))
         except ValueError as error:
@@ -85,17 +91,19 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
 
 
 def require_usable(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> None:
-    """Raise UserError if a client has too few images, or if some of them, tried here, cannot be read."""
-    faults = _too_small(shards, experiment.training.batch_size)
+    """Raise UserError if a client has too few images, none with labels, or some, tried here, that cannot be read."""
+    faults = _too_small(experiment, shards)
     if not faults and not experiment.skip_broken:
         faults = _bad_samples(experiment, data, shards)
-    if faults:
+    if faults := faults or _unlabelled(experiment, data, shards):
         raise UserError.of(faults)
 
 
-def _shard(spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
-    usable = data.train.for_share(part).usable(spec.tasks)
-    return Shard(keep(part, usable), list(data.val.usable(spec.tasks)), part)
+def new_shard(experiment: Experiment, spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
+    """The images of a client whose share of the training images is this part."""
+    usable = keep(part, data.train.for_share(part).usable(spec.tasks)) if part else []
+    val, test = experiment.data[spec.data].divide(data.val.usable(spec.tasks), data.val.ids)
+    return Shard(usable, val, part, test)
 
 
 def _bad_samples(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> list[Fault]:
@@ -112,14 +120,40 @@ def _bad_samples(experiment: Experiment, data: Mapping[str, OpenData], shards: M
     return list(dict.fromkeys(faults))
 
 
-def _too_small(shards: Mapping[str, Shard], batch: int) -> list[Fault]:
+def _unlabelled(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> list[Fault]:
+    """The tasks of which a client has no label at all, where data sets may lack some."""
     faults = []
+    for spec in experiment.specs:
+        opened, shard = data[spec.data], shards[spec.name]
+        for split, indices, kind in ((opened.train, shard.train, "training"), (opened.val, shard.val, "validation")):
+            for name in _without_label(experiment.task_set, split, indices, spec.tasks):
+                wanted = f"expected a label of {name!r} in some {kind} samples of {spec.name!r}"
+                faults.append(Fault(f"data.{spec.data}", f"{wanted}, got none in {len(indices)}"))
+    return faults
+
+
+def _without_label(known: TaskSet, split: Dataset, indices: Sequence[int], tasks: Sequence[str]) -> set[str]:
+    """Those of the tasks of which none of these samples has a label; reads samples until all have been seen."""
+    missing = set(tasks) if isinstance(split, OwnSamples) else set[str]()
+    for index in indices:
+        if not missing:
+            break
+        with suppress(FileError):  # reported elsewhere, or left out
+            sample = split.load(index, sorted(missing))
+            missing -= {task for task in missing if known[task].known(sample[task]).any()}
+    return missing
+
+
+def _too_small(experiment: Experiment, shards: Mapping[str, Shard]) -> list[Fault]:
+    faults, batch, tested = [], experiment.training.batch_size, experiment.tested
     for name, shard in shards.items():
         if len(shard.train) < batch:
             wanted = f"at least training.batch_size = {batch} training images"
             faults.append(Fault("clients", f"expected {wanted} for {name!r}, got {len(shard.train)}"))
         if not shard.val:
             faults.append(Fault("clients", f"expected validation images for {name!r}, got none"))
+        if tested and not shard.test:
+            faults.append(Fault("clients", f"expected images to test {name!r} on at the end, got none"))
     return faults
 
 
@@ -137,6 +171,8 @@ def partition_as_data(
             "val": [val[i] for i in shard.val],
             "dealt": [train[i] for i in shard.dealt],
         }
+        if shard.test:
+            partition[spec.name]["test"] = [val[i] for i in shard.test]
         if classes := class_names(spec, data[spec.data]):
             partition[spec.name]["classes"] = classes
     return partition
@@ -163,10 +199,11 @@ def without_broken(
         shard, broken = shards[spec.name], list[str]()
         train = _readable(data[spec.data].train.for_share(shard.dealt), shard.train, spec.tasks, broken)
         val = _readable(data[spec.data].val, shard.val, spec.tasks, broken)
-        left[spec.name] = Shard(train, val, shard.dealt)
+        test = _readable(data[spec.data].val, shard.test, spec.tasks, broken)
+        left[spec.name] = Shard(train, val, shard.dealt, test)
         if broken:
             skipped[spec.name] = broken
-    if faults := _too_small(left, experiment.training.batch_size):
+    if faults := _too_small(experiment, left):
         listed = "; ".join(f"{len(broken)} of {name!r}, such as {broken[0]}" for name, broken in skipped.items())
         raise UserError.of([*faults, *([Fault("", f"unreadable files: {listed}")] if listed else [])])
     return left, skipped

@@ -9,8 +9,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from fedhca2.config import suggest
-from fedhca2.configs import embedded_file, embedded_names
+from fedhca2.config import Config, suggest
+from fedhca2.configs import embedded_file, embedded_names, preset_file
 from fedhca2.errors import Fault, UserError
 from fedhca2.strict_yaml import YamlError, parse_yaml, read_yaml
 
@@ -43,7 +43,7 @@ def read_files(source: str | Path) -> list[ConfigFile]:
         if parent is None:
             break
         where, parent, is_own = f"{name}: extends", str(parent), is_own and str(parent).endswith(SUFFIXES)
-        file = Path(str(file)).parent / parent if is_own else embedded_file(parent)
+        file = Path(str(file)).parent / parent if is_own else embedded_file(parent) or preset_file(parent)
         if file is None:
             raise UserError(where, f"expected a .yaml file or an embedded experiment, got {parent!r}")
         if len(files) > 32:
@@ -89,6 +89,7 @@ def merged(base: Any, changes: Any) -> Any:
     >>> merged({"method": {"name": "fedhca2", "c": 0.2}}, {"method": "fedavg"})
     {'method': 'fedavg'}
     """
+    base = dict(base) if isinstance(base, Config) else base
     if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
         return changes
     if any(key in changes and changes[key] != base.get(key) for key in ("kind", "name")):

@@ -8,11 +8,12 @@ from pathlib import Path
 from fedhca2.config import suggest
 from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import Experiment
+from fedhca2.experiment.settings import GivenSettings
 from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.imports import allow_code
 from fedhca2.methods import METHODS
-from fedhca2.run_folder.baseline import FREE, other_settings
+from fedhca2.run_folder.baseline import FREE, check_same
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher
 from fedhca2.run_folder.writer import join_baseline
@@ -36,7 +37,7 @@ class ComparisonRun:
     @property
     def joined(self) -> bool:
         """Whether a finished run's result is compared with Local's."""
-        return RunFiles(self.folder).finished_result["baseline"] is not None
+        return RunFiles(self.folder).outcome.baseline is not None
 
     @property
     def row(self) -> Path:
@@ -72,8 +73,8 @@ def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: P
     for method in dict.fromkeys([LOCAL, *methods]):
         own = method == experiment.method_name
         for seed in range(experiment.seed, experiment.seed + seeds):
-            changes = {} if own else {"method": {"name": method}}
-            chosen = experiment.vary(seed=seed, baseline=False, **changes)
+            changes = GivenSettings(seed=seed, baseline=False)
+            chosen = experiment.replace(**changes if own else {**changes, "method": {"name": method}})
             baseline = None if method == LOCAL else run_folder_of(out, LOCAL, seed)
             runs.append(ComparisonRun(chosen, run_folder_of(out, method, seed), baseline))
     return _checked(runs, out)
@@ -86,7 +87,7 @@ def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> lis
     """
     first = next(iter(variants.values())).resolve()
     planned = [
-        (name, variant.resolve(first).vary(seed=seed, baseline=False))
+        (name, variant.resolve(first).replace(seed=seed, baseline=False))
         for name, variant in variants.items()
         for seed in range(variant.seed, variant.seed + seeds)
     ]
@@ -135,7 +136,8 @@ def _checked(runs: list[ComparisonRun], out: Path) -> list[ComparisonRun]:
         raise UserError(out, "expected a new folder or that of a comparison, got a run in it")
     for run in runs:
         allow_code(run.experiment.own_code)  # which the user has just named
-        _check_known(run)
+        if (files := RunFiles(run.folder)).begun:
+            check_same(files, run.experiment)
     return runs
 
 
@@ -182,12 +184,3 @@ def known_runs(out: Path) -> list[Path]:
     """The folders of a comparison's runs, Local first; empty if the folder holds no comparison."""
     folders = sorted(path for path in out.glob("*/seed-*") if RunFiles(path).begun)
     return sorted(folders, key=lambda folder: folder.parent.name != LOCAL)
-
-
-def _check_known(run: ComparisonRun) -> None:
-    """Check that a folder with a run holds this one."""
-    files = RunFiles(run.folder)
-    if not files.begun:
-        return
-    if other := other_settings(files, run.experiment, {"devices", "methods"}):
-        raise UserError(run.folder, f"expected a run with these settings, got different {', '.join(other)}")

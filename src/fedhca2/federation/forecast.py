@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fedhca2.clients import Client, DeviceSlot
+from fedhca2.data.dataset import input_shape
 from fedhca2.experiment import Experiment, assign_shards, open_data, without_broken
 from fedhca2.experiment.build import ClientPlan, plan_clients
 from fedhca2.federation.in_process import choose_devices, one_thread
@@ -30,6 +31,7 @@ class ClientForecast:
     tasks: tuple[str, ...]
     train: int
     val: int
+    steps: int  # of training in a round
     parameters: Mapping[str, int]
     sends: Mapping[str, str]  # by part: parameters, or updates
     bytes_up: int
@@ -74,6 +76,7 @@ def forecast(experiment: Experiment) -> Forecast:
             plan.spec.tasks,
             len(plan.shard.train),
             len(plan.shard.val),
+            plan.steps,
             {str(slot): layout.numel for slot, layout in _parts(plan)},
             {str(part): kind for part, kind in server.uploads(plan.profile.client, ROUNDS - 1).items()},
             *traffic[tried[id(plan.common)][0].name],
@@ -101,7 +104,7 @@ def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int,
             outgoing = exchange.begin_training(model, order)
             for parameter in model.parameters():
                 parameter.data.add_(torch.randn_like(parameter), alpha=1e-3)  # instead of training
-            rows, agreement = outgoing()
+            rows, agreement = outgoing(1, lambda part: 1.0)
             told = {} if client.privacy.noise else dict.fromkeys(model.decoders, 0.0)
             replies.append(Reply(client.name, round, rows=rows, agreement=agreement, losses=told))
             traffic[client.name] = replies[-1].nbytes, order.nbytes
@@ -136,13 +139,12 @@ def _kept_for_gradients(client: Client) -> int | None:
         return tensor
 
     data = client.data.train
-    shape = data.data.size if data.are_arrays else (3, *data.data.size)
     model = deepcopy(client.personal.model).to("meta").train()
     paths = model.encoder.drop_paths
     draws = draw_keep(paths, 1, data.batch_size, np.random.default_rng(0))[0].to("meta") if paths else None
     try:
         with dropping(paths, draws), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            model(torch.empty(data.batch_size, *shape, device="meta"))
+            model(torch.empty(data.batch_size, *input_shape(data.data), device="meta"))
     except (RuntimeError, TypeError):  # torch's, where values are asked for: as a number, as a condition, in numpy
         return None
     return sum(kept.values())

@@ -9,7 +9,7 @@ import re
 import reprlib
 import unicodedata
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -58,16 +58,16 @@ def read_json(text: object) -> dict[str, Any] | Refused:
     """Parse the mapping in a text; its content is not checked.
 
     >>> read_json("[" * 200_000)
-    Refused(why='header should be JSON, found RecursionError')
+    Refused(why='header: expected JSON, got RecursionError')
     """
     if not isinstance(text, str) or len(text) > MAX_HEADER:
-        found = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
-        return Refused(f"header should be at most {MAX_HEADER} characters of JSON, found {found}")
+        got = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
+        return Refused(f"header: expected at most {MAX_HEADER} characters of JSON, got {got}")
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return Refused(f"header should be JSON, found {type(error).__name__}")
-    return values if isinstance(values, dict) else Refused(f"header should be a mapping, found {shown(values)}")
+        return Refused(f"header: expected JSON, got {type(error).__name__}")
+    return values if isinstance(values, dict) else Refused(f"header: expected a mapping, got {shown(values)}")
 
 
 class _MisfitError(Exception):
@@ -82,6 +82,7 @@ class Expected:
     profiles: Mapping[str, Profile]
     parts: Mapping[str, Container[Part]]  # that each client sends
     weights: Mapping[SlotKey, Weights]
+    at_work: Mapping[str, int] = field(default_factory=dict)  # the rounds of orders given earlier, by client
     final: bool = False  # after the last round every task must be scored, and a client may not report a failure
     tasks: TaskSet = TASKS
 
@@ -95,20 +96,20 @@ def fault_of(reply: Any, expected: Expected) -> Refused | None:
     except _MisfitError as misfit:
         return Refused(str(misfit))
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        return Refused(f"reply should be readable, found {type(error).__name__}: {shown(error)}")
+        return Refused(f"reply: expected one that can be read, got {type(error).__name__}: {shown(error)}")
     return None
 
 
 def _check_form(reply: Reply, expected: Expected) -> None:
     if not isinstance(reply, Reply):
-        raise _MisfitError(f"should be a reply, found {type(reply).__name__}")
+        raise _MisfitError(f"expected a reply, got {type(reply).__name__}")
     if reply.client not in expected.profiles:
-        raise _MisfitError(f"client should be one of {', '.join(expected.profiles)}, found {shown(reply.client)}")
+        raise _MisfitError(f"client: expected one of {', '.join(expected.profiles)}, got {shown(reply.client)}")
     if not isinstance(reply.failed, str) or not isinstance(reply.declined, str):
-        found = f"{shown(reply.failed)} and {shown(reply.declined)}"
-        raise _MisfitError(f"failed and declined should be text, found {found}")
-    if type(reply.round) is not int or reply.round != expected.round:
-        raise _MisfitError(f"round should be {expected.round}, found {shown(reply.round)}")
+        raise _MisfitError(f"failed, declined: expected text, got {shown((reply.failed, reply.declined))}")
+    round = expected.at_work.get(reply.client, expected.round)
+    if type(reply.round) is not int or reply.round != round:
+        raise _MisfitError(f"round: expected {round}, got {shown(reply.round)}")
     if reply.failed and not expected.final:
         raise _MisfitError(f"failed: {reply.failed}")
 
@@ -117,16 +118,16 @@ def _check_rows(reply: Reply, expected: Expected) -> None:
     layouts = expected.profiles[reply.client].layouts
     slots = {slot for slot in layouts if slot.part in expected.parts.get(reply.client, ())}
     if set(reply.rows) != slots:
-        raise _MisfitError(f"rows should be {_listed(slots)}, found {_listed(reply.rows)}")
+        raise _MisfitError(f"rows: expected {_listed(slots)}, got {_listed(reply.rows)}")
     for slot, row in reply.rows.items():
-        wanted = f"{slot}: row should have {layouts[slot].numel} floating-point numbers"
+        wanted = f"{slot}: expected {layouts[slot].numel} floating-point numbers"
         if not isinstance(row, Tensor):
-            raise _MisfitError(f"{slot}: row should be a tensor, found {type(row).__name__}")
+            raise _MisfitError(f"{wanted}, got {type(row).__name__}")
         known = row.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
         if not known or row.layout != torch.strided or row.is_meta:
-            raise _MisfitError(f"{wanted}, found {row.dtype} ({row.layout}, {row.device})")
+            raise _MisfitError(f"{wanted}, got {row.dtype} ({row.layout}, {row.device})")
         if row.shape != (layouts[slot].numel,):
-            raise _MisfitError(f"{wanted}, found shape {tuple(row.shape)}")
+            raise _MisfitError(f"{wanted}, got shape {tuple(row.shape)}")
         if slot.part.endswith("_norms"):
             _check_statistics(slot, row, layouts[slot])
 
@@ -134,38 +135,40 @@ def _check_rows(reply: Reply, expected: Expected) -> None:
 def _check_statistics(slot: Slot, row: Tensor, layout: Layout) -> None:
     """Check running statistics, which are small. A negative variance would turn whatever it normalises into NaN."""
     if not bool(row.isfinite().all()):
-        raise _MisfitError(f"{slot}: row should be finite, found NaN or infinite values")
+        raise _MisfitError(f"{slot}: expected finite values, got NaN or infinite ones")
     for name, values in unflatten(row, layout).items():
         if name.endswith("running_var") and bool((values < 0).any()):
-            raise _MisfitError(f"{slot}: {name} should be no less than 0, found {float(values.min()):.4g}")
+            raise _MisfitError(f"{slot}: {name}: expected 0 or more, got {float(values.min()):.4g}")
 
 
 def _check_numbers(reply: Reply, expected: Expected) -> None:
     tasks = expected.profiles[reply.client].tasks
     if not _is_number(reply.seconds) or not 0 <= reply.seconds <= 1e9:
-        raise _MisfitError(f"seconds should be from 0 to 1e+09, found {shown(reply.seconds)}")
+        raise _MisfitError(f"seconds: expected 0 to 1e+09, got {shown(reply.seconds)}")
+    if type(reply.steps) is not int or not 1 <= reply.steps <= 1e9:
+        raise _MisfitError(f"steps: expected a whole number from 1 to 1e+09, got {shown(reply.steps)}")
     for slot, agreement in reply.agreement.items():
         known = expected.weights.get(SlotKey(reply.client, slot))
         if known is None or len(known.value) != len(agreement):
-            found = f"{len(agreement)} numbers"
-            raise _MisfitError(f"{shown(str(slot))}: agreement should match the learned weights, found {found}")
+            wanted = f"as many numbers as the learned weights, got {len(agreement)}"
+            raise _MisfitError(f"agreement of {shown(str(slot))}: expected {wanted}")
         if not all(map(_is_finite, agreement)):
-            raise _MisfitError(f"{slot}: agreement should be finite, found {shown(agreement)}")
+            raise _MisfitError(f"agreement of {slot}: expected finite numbers, got {shown(agreement)}")
     if not set(reply.losses) <= set(tasks) or not all(map(_is_number, reply.losses.values())):
-        raise _MisfitError(f"losses should be numbers for {', '.join(tasks)}, found {shown(dict(reply.losses))}")
+        raise _MisfitError(f"losses: expected numbers for {', '.join(tasks)}, got {shown(dict(reply.losses))}")
     if reply.effect is not None and not (isinstance(reply.effect, Effect) and all(map(_is_finite, reply.effect))):
-        raise _MisfitError(f"effect should be three finite numbers, found {shown(reply.effect)}")
+        raise _MisfitError(f"effect: expected three finite numbers, got {shown(reply.effect)}")
     if expected.final and not reply.metrics and reply.declined:
         raise _MisfitError(reply.declined)
     if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
-        raise _MisfitError(f"metrics should be of tasks {', '.join(tasks)}, found {_listed(reply.metrics)}")
+        raise _MisfitError(f"metrics: expected those of {', '.join(tasks)}, got {_listed(reply.metrics)}")
     for task, scores in reply.metrics.items():
         main, few = expected.tasks[task].metrics, len(scores) <= MAX_SCORES
         if not few or not any(name in scores for name in main) or not all(map(SCORE_NAME.fullmatch, scores)):
             wanted = f"{' or '.join(main)} and at most {MAX_SCORES - 1} more"
-            raise _MisfitError(f"metrics of {task} should be {wanted}, found {_listed(scores)}")
+            raise _MisfitError(f"metrics of {task}: expected {wanted}, got {_listed(scores)}")
         if not all(map(_is_number, scores.values())):
-            raise _MisfitError(f"metrics of {task} should be numbers, found {shown(dict(scores))}")
+            raise _MisfitError(f"metrics of {task}: expected numbers, got {shown(dict(scores))}")
 
 
 def _is_number(value: object) -> bool:
@@ -194,7 +197,7 @@ def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str,
         if fault:
             refused.setdefault(name, fault.why)
         elif name in sound:
-            refused[f"{name} (again)"] = "a client should reply once in a round, found another reply"
+            refused[f"{name} (again)"] = "expected one reply of a client in a round, got another"
         else:
             sound[name] = reply
     refused = {f"{client} (again)" if client in sound else client: why for client, why in refused.items()}

@@ -1,6 +1,6 @@
 """The guard before the server: it decides which replies are used. A client whose reply is refused counts as absent."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -22,7 +22,7 @@ from fedhca2.federation.moves import (
 from fedhca2.federation.server import ClientRow, Deliveries, Server, group_rows, statistics_of
 from fedhca2.messages import Delivery, Profile, Reply
 from fedhca2.params import Slot
-from fedhca2.run_folder.records import ServerRecord, ServerState, SlotKey
+from fedhca2.run_folder.records import Lateness, ServerRecord, ServerState, SlotKey
 from fedhca2.tasks import TASKS, TaskSet
 
 
@@ -54,26 +54,32 @@ class Guard:
         state: ServerState,
         replies: Iterable[Reply],
         sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
+        at_work: Mapping[str, int] | None = None,
     ) -> tuple[ServerState, Deliveries, ServerRecord]:
-        """One round of the server with the replies that can be used; the record names the others.
+        """One round of the server with the replies that can be used; the record names the others, and late ones.
 
         :param sent: what clients took before they trained.
+        :param at_work: the rounds of orders that clients got in earlier rounds and had not answered.
         """
-        admission = self.admit(state, replies, sent)
+        admission = self.admit(state, replies, sent, at_work)
+        behind = {client: state.round - reply.round for client, reply in admission.used.items()}
+        late = {client: Lateness(rounds, self.server.weight(rounds)) for client, rounds in behind.items() if rounds}
         state = replace(state, shares=admission.shares)
         state, deliveries, record = self.server.step(state, admission.used.values(), sent)
-        return state, deliveries, replace(record, refused=admission.refused, unused=admission.unused)
+        return state, deliveries, replace(record, refused=admission.refused, unused=admission.unused, late=late)
 
     def admit(
         self,
         state: ServerState,
         replies: Iterable[Reply],
         sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
+        at_work: Mapping[str, int] | None = None,
     ) -> Admission:
         """Accept or refuse every reply of a round."""
-        replies = list(replies)
-        parts = {client: self.server.uploads(client, state.round) for client in self.server.profiles}
-        expected = Expected(state.round, self._profiles, parts, state.weights, tasks=self.tasks)
+        replies, at_work = list(replies), at_work or {}
+        rounds = {client: at_work.get(client, state.round) for client in self.server.profiles}
+        parts = {client: self.server.uploads(client, round) for client, round in rounds.items()}
+        expected = Expected(state.round, self._profiles, parts, state.weights, at_work, tasks=self.tasks)
         sound, refused = well_formed(replies, expected)
         moves = self._moves(state.round, sound, sent or {})
         too_far = {client: why for client in sound if (why := self._excess(client, moves[client], state.shares))}
@@ -117,31 +123,33 @@ class Guard:
 
         for part in self.server.method.aggregators(round):
             for entries in group_rows(part, replies, self.server.profiles).values():
-                note(entries, self._trained_moves(round, entries, rows_of(entries), limits, sent))
+                rounds = [replies[entry.client].round for entry in entries]
+                note(entries, self._trained_moves(rounds, entries, rows_of(entries), limits, sent))
                 if statistics := statistics_of(entries, replies):
                     note(statistics, self._statistics_moves(rows_of(statistics)))
         return moves_by_client
 
     def _trained_moves(
         self,
-        round: int,
+        rounds: Sequence[int],
         entries: list[ClientRow],
         rows: Rows,
         limits: MoveLimits,
         sent: Mapping[str, Mapping[Slot, Delivery]],
     ) -> list[Move]:
-        part, now, ever = entries[0].slot.part, range(round, round + 1), range(round + 1)
-        updates = self.server.method.uploads(round)[part] == "updates"
+        """Measure the moves of rows, each since its own round."""
+        part = entries[0].slot.part
+        updates = self.server.method.all_aggregators[part].sends == "updates"
         if self.visible and not updates:  # a sketch of parameters does not show how far they moved
             return [Move(length, NO_LIMIT, False) for length in rows.norms().tolist()]
         trained = [
             TrainedRow(
                 entry.row,
                 start_of_training(self.server, entry, sent),
-                limits.of(entry.client, entry.slot, now),
-                limits.of(entry.client, entry.slot, ever),
+                limits.of(entry.client, entry.slot, range(round, round + 1)),
+                limits.of(entry.client, entry.slot, range(round + 1)),
             )
-            for entry in entries
+            for entry, round in zip(entries, rounds, strict=True)
         ]
         return moves_of_updates(rows, trained) if updates else moves_of_parameters(part, rows, trained)
 
@@ -157,14 +165,14 @@ class Guard:
         reach, jump = self.bounds.reach, self.bounds.jump
         for slot, move in moves.items():
             if not isfinite(move.distance):
-                return f"{slot}: row should be finite, found NaN or infinite values"
+                return f"{slot}: expected finite values, got NaN or infinite ones"
             if reach and move.distance > move.limit.within(reach):
                 far = f"at most {move.limit.within(reach):.4g}, {move.by} (guard.reach, guard.images)"
-                return f"{slot}: row should have moved by {far}, found {move.distance:.4g}"
+                return f"{slot}: expected a move of {far}, got {move.distance:.4g}"
             recent = shares.get(SlotKey(client, slot))
             if jump and recent and move.share > jump * max(recent):
                 far = f"at most {jump:g} times as far as in recent rounds (guard.jump)"
-                return f"{slot}: row should have moved {far}, found {move.share / max(recent):.4g} times"
+                return f"{slot}: expected a move {far}, got {move.share / max(recent):.4g} times"
         return None
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -12,40 +13,39 @@ import torch
 
 from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot, Stopped, Training
 from fedhca2.clients.evaluation import Arrays, sample_labels, sample_predictions
-from fedhca2.clients.gpu.device import MAX_SLOTS, worthwhile_slots
 from fedhca2.clients.gpu.precompile import precompile
 from fedhca2.config import suggest
 from fedhca2.cores import host_free, usable_cores
 from fedhca2.errors import Fault, UserError
-from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
+from fedhca2.experiment import Experiment, OpenData, Shard, partition_as_data
 from fedhca2.experiment.build import plan_clients, step_kind
 from fedhca2.experiment.clients import client_kind
-from fedhca2.federation.membership import shards_after
+from fedhca2.federation.client_store import ClientQueue, ClientStore
 from fedhca2.federation.server import check_method
-from fedhca2.federation.shelf import Built, Shelf, Turns
 from fedhca2.imports import is_raised_in, one_line
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.checkpoints import unusable
 from fedhca2.run_folder.folder import PARTITION
-from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import device_name
 from fedhca2.run_folder.writer import RunFolder
 
 T = TypeVar("T")
 STATE_BYTES = 8 * 4  # of a client's state for each value that it shares: the value, its moments, and rows
 KEPT_SHARE = 1 / 8  # of a GPU's memory, for clients that stay on it between rounds
+# Two clients at a time share a GPU if steps are small, so that it would wait for the interpreter; more gained nothing.
+SMALL_MODEL = 1e7  # values
 SAMPLED = 24  # clients whose predictions a run keeps
 
 
 class InProcess:
-    """Clients on a shelf. Their results do not depend on the device slot or on how many work in parallel."""
+    """Clients from a store. Their results do not depend on the device slot or on how many work in parallel."""
 
     summer = None
     absent: Mapping[str, str] = {}
 
     def __init__(
         self,
-        clients: Shelf | Sequence[Client],
+        clients: ClientStore | Sequence[Client],
         slots: Sequence[DeviceSlot] = (),
         *,
         finished: Callable[[Client, DeviceSlot], None] = lambda client, slot: None,
@@ -53,11 +53,11 @@ class InProcess:
         """:param slots: where clients work; by default the slot of the first client.
         :param finished: gets each client at the end of its last order; after that, its state is not saved.
         """
-        if not isinstance(clients, Shelf):
+        if not isinstance(clients, ClientStore):
             slots = slots or [clients[0].device_slot]
-            clients = Shelf([Built(client) for client in clients])
-        self.shelf, self.own_code, self._finished = clients, list[str](), finished
-        self.profiles: Mapping[str, Profile] = {name: plan.profile for name, plan in self.shelf.plans.items()}
+            clients = ClientStore(clients)
+        self.store, self.own_code, self._finished = clients, list[str](), finished
+        self.profiles: Mapping[str, Profile] = {name: each.profile for name, each in self.store.clients.items()}
         self.kinds = {name: client_kind(profile.dataset, profile.tasks) for name, profile in self.profiles.items()}
         self.home = slots[0].device
         if len(slots) == 1 and self.home.type == "cpu":
@@ -119,14 +119,14 @@ class InProcess:
             working.extend(self.pool.submit(serve, slot) for slot in self.slots)
         return {name: done[name] for name in names}
 
-    def _queue(self, names: Collection[str]) -> Turns:
-        self.shelf.prepare(names)
-        return Turns(sorted(names, key=lambda name: self.shelf.plans[name].load, reverse=True), self.kinds)
+    def _queue(self, names: Collection[str]) -> ClientQueue:
+        self.store.prepare(names)
+        return ClientQueue(sorted(names, key=lambda name: self.store.clients[name].load, reverse=True), self.kinds)
 
     @contextmanager
-    def _working(self, queue: Turns) -> Iterator[list[Future[None]]]:
+    def _working(self, queue: ClientQueue) -> Iterator[list[Future[Any]]]:
         """Wait for the work that is added to this list; if some of it fails, let the rest end, and raise the error."""
-        working: list[Future[None]] = []
+        working: list[Future[Any]] = []
         try:
             yield working
             wait(working, return_when=FIRST_EXCEPTION)
@@ -140,13 +140,13 @@ class InProcess:
     def _borrowed(self, name: str, slot: DeviceSlot, changed: bool) -> Iterator[Client]:
         """A client to work with; errors that a user can do something about say so in one line."""
         stopped = suppress(Stopped)  # another client's error is the one to raise
-        with self.shelf.taken(name, changed=changed) as client, self._explained(name, client.training, slot), stopped:
+        with self.store.borrow(name, changed=changed) as client, self._explained(name, client.training, slot), stopped:
             yield client
 
     @contextmanager
-    def _explained(self, client: str, training: Training, slot: DeviceSlot) -> Iterator[None]:
+    def _explained(self, who: str, training: Training, slot: DeviceSlot) -> Iterator[None]:
         """Say in one line what a user can do about a device, a compiler, or code of their own that fails."""
-        where = f"client {client!r}"
+        where = f"client {who!r}" if who in self.profiles else who
         try:
             yield
         except torch.OutOfMemoryError:
@@ -160,7 +160,7 @@ class InProcess:
                 raise
             raise UserError(where, one_line(error)) from error
 
-    def _stop(self, working: Collection[Future[None]]) -> None:
+    def _stop(self, working: Collection[Future[Any]]) -> None:
         """Let work end with its current batch, and wait for it."""
         for slot in self.slots:
             slot.stop.set()
@@ -174,38 +174,23 @@ class InProcess:
 
     def save(self, folder: Path) -> Mapping[str, str]:
         """Write every client's state and return the checksums."""
-        return self.shelf.save(folder, self.pool.map)
+        return self.store.save(folder, self.pool.map)
 
     def close(self) -> None:
         """End the threads, and let go of the clients and of what they hold on devices."""
         for slot in self.slots:
             slot.stop.set()
         self.pool.shutdown(cancel_futures=True)
-        self.shelf.close()
+        self.store.close()
         for slot in self.slots:
             slot.release()
-
-
-@dataclass(frozen=True)
-class InProcessEngine:
-    """Opens the data sets here."""
-
-    file_names: ClassVar[Sequence[str]] = (PARTITION,)
-    settings_stay: ClassVar[bool] = False
-
-    def open(self, experiment: Experiment, folder: RunFolder) -> "InProcessRun":
-        """Open the data, assign images, and check the clients' saved states; a resumed run keeps its assignment."""
-        check_in_process(experiment)
-        data, files = open_data(experiment), RunFiles(folder.path)
-        shards = shards_after(experiment, data, files) if files.begun else assign_shards(experiment, data)
-        shards, skipped = without_broken(experiment, data, shards)
-        return InProcessRun(experiment, folder, data, shards, skipped)
 
 
 class InProcessRun(InProcess):
     """The clients of one run in this process."""
 
     stops_at_once: bool = False
+    all_stay: ClassVar[bool] = False  # in memory, and on the device
 
     def __init__(
         self,
@@ -222,9 +207,14 @@ class InProcessRun(InProcess):
         slots = [DeviceSlot(device, self._step) for device in self._devices]
         with one_thread():
             plans = plan_clients(experiment, data, shards, slots[0])
+        is_free = self._step == "captured" and not (experiment.devices or self.all_stay)
+        if is_free and _are_small(plan.profile for plan in plans):
+            slots += [DeviceSlot(slot.device, self._step) for slot in slots if slot.device.type == "cuda"]
         memory = experiment.checkpoints.memory
         room = host_free() / 4 if memory is None else memory * 1e9
-        super().__init__(Shelf(plans, folder.states, room), slots, finished=self._save_final_model)
+        super().__init__(
+            ClientStore(plans, folder.states, inf if self.all_stay else room), slots, finished=self._save_final_model
+        )
         self.own_code = experiment.own_code
         for slot in slots:
             slot.keeps = self._have_room(slot.device)
@@ -232,7 +222,7 @@ class InProcessRun(InProcess):
         checkpoint = folder.checkpoint
         if checkpoint is not None:
             try:
-                self.shelf.restore(checkpoint.path, checkpoint.clients)
+                self.store.restore(checkpoint.path, checkpoint.clients)
             except (ValueError, KeyError) as error:
                 raise unusable(checkpoint.path, error) from None
         check_method(experiment.resolved_method, self.profiles)
@@ -251,42 +241,23 @@ class InProcessRun(InProcess):
 
     def gather(self) -> None:
         """Take the clients' states from the checkpoint."""
-        self.shelf.open()
+        self.store.open()
         if self.checkpoint_first:
             self.each(list(self.profiles), lambda client, slot: None)
 
     def warm_up(self) -> None:
-        """Compile the clients' steps, and find out how many clients should work on a GPU at the same time."""
+        """Compile the clients' steps."""
         if self.home.type == "cuda" and self._step == "compiled":
             models = {spec.name: spec.model for spec in self.experiment.specs}
             kinds = {spec.kind: spec.name for spec in self.experiment.specs}
-            precompile(models, [self.shelf.plans[name].build() for name in kinds.values()], self.home)
-        if self.home.type == "cuda" and self._step == "captured" and not self.experiment.devices:
-            slots = self._find_slots()
-            self.pool.shutdown()
-            self._work_at(slots)
+            precompile(models, [self.store.plan(name).build() for name in kinds.values()], self.home)
 
     def _have_room(self, device: torch.device) -> bool:
         """Whether the states of all clients take little of a GPU's memory."""
-        if device.type == "cpu":
-            return False
+        if device.type == "cpu" or self.all_stay:
+            return self.all_stay
         values = sum(layout.numel for profile in self.profiles.values() for layout in profile.layouts.values())
         return values * STATE_BYTES <= torch.cuda.get_device_properties(device).total_memory * KEPT_SHARE
-
-    def _slot(self, device: torch.device) -> DeviceSlot:
-        return DeviceSlot(device, self._step, keeps=self._have_room(device))
-
-    def _find_slots(self) -> list[DeviceSlot]:
-        """As many device slots on every GPU as its first one gains from."""
-        one_of_each = _one_of_each(self.profiles.values(), MAX_SLOTS)
-        order = Order(0, upload=self.experiment.resolved_method.uploads(0))
-        trials = [self.shelf.trial(name, order) for name in one_of_each]
-        with self._explained(one_of_each[0], self.experiment.training, self.slots[0]):
-            slots = worthwhile_slots(self.slots[0], trials, lambda: self._slot(self.home))
-        for slot, name in zip(slots, one_of_each, strict=False):
-            slot.kinds.add(self.kinds[name])
-        others = [slot for slot in self.slots if slot.device != self.home]
-        return [*slots, *(self._slot(slot.device) for _ in slots for slot in others)]
 
     def _save_final_model(self, client: Client, slot: DeviceSlot) -> None:
         self.folder.save_model(client.name, client.personal.model)
@@ -297,8 +268,14 @@ class InProcessRun(InProcess):
         """Save the predictions of some clients for a few images, before and after training."""
         with one_thread():
             for name, after in self._predictions.items():
-                first = self.shelf.plans[name].build()
+                first = self.store.plan(name).build()
                 self.folder.save_samples(name, sample_labels(first) | sample_predictions(first, "before") | after)
+
+
+def _are_small(profiles: Iterable[Profile]) -> bool:
+    """Whether several clients have models of which a GPU has room for two, and whose steps it finishes soon."""
+    values = [sum(layout.numel for layout in profile.layouts.values()) for profile in profiles]
+    return len(values) > 1 and max(values) <= SMALL_MODEL
 
 
 def _one_of_each(profiles: Iterable[Profile], count: int) -> list[str]:
@@ -308,14 +285,6 @@ def _one_of_each(profiles: Iterable[Profile], count: int) -> list[str]:
         kinds.setdefault(client_kind(profile.dataset, profile.tasks), []).append(profile.client)
     turns = zip_longest(*kinds.values())
     return [name for turn in turns for name in turn if name is not None][:count]
-
-
-def check_in_process(experiment: Experiment) -> None:
-    """Raise UserError if an experiment cannot run in this process."""
-    choose_devices(experiment.devices)
-    if experiment.secure_aggregation:
-        fault = "hides rows from a remote server, and there is none here"
-        raise UserError("secure_aggregation", f"{fault}; expected null, or --engine flower-local")
 
 
 def choose_devices(wanted: Sequence[str] = ()) -> list[torch.device]:

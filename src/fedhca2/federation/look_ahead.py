@@ -107,5 +107,5 @@ class LookAhead(Watcher):
         kind, row = self.sent[client]
         if kind == "updates":
             return row
-        with self.fleet.shelf.taken(client, changed=False) as found:
+        with self.fleet.store.borrow(client, changed=False) as found:
             return torch.sub(row, found.exchange.start[ENCODER].to(row.device))

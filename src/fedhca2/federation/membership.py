@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedhca2.data.partition import keep
 from fedhca2.errors import Fault, UserError
-from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, class_names, require_usable
+from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, class_names, new_shard, require_usable
 from fedhca2.run_folder.files import mapping
 from fedhca2.run_folder.folder import PARTITION
 from fedhca2.run_folder.reader import RunFiles
@@ -42,7 +41,7 @@ def _forbidden_changes(before: Experiment, after: Experiment) -> list[Fault]:
     faults += _differences("training.optimizer", *optimizers)
     known = {spec.name: spec for spec in before.specs}
     for spec in after.specs:
-        if spec.name in known and replace(spec, epochs=known[spec.name].epochs) != known[spec.name]:
+        if spec.name in known and not spec.is_like(known[spec.name]):
             got = f"{spec.data}: {', '.join(spec.tasks)} with encoder {spec.model.encoder.title}"
             faults.append(Fault("clients", f"expected that {spec.name!r} keeps its data, tasks and model, got {got}"))
     return faults
@@ -89,8 +88,8 @@ def _checked(client: str, record: Any) -> dict[str, Any]:
     """A client's record in `partition.json`; one of an older run may lack what it was dealt beside what it used."""
     place = f"{PARTITION}: {client}"
     lists = mapping(place, record)
-    lists = {"dealt": lists.get("train"), **lists}
-    for key in ("train", "val", "dealt"):
+    lists = {"dealt": lists.get("train"), "test": [], **lists}
+    for key in ("train", "val", "dealt", "test"):
         if not isinstance(lists.get(key), list) or not all(isinstance(image, str) for image in lists[key]):
             raise UserError(f"{place}.{key}", f"expected a list of ids of images, got {lists.get(key)!r:.60}")
     return lists
@@ -101,7 +100,7 @@ def _changes(spec: ClientSpec, data: OpenData, record: Mapping[str, Any]) -> lis
     where, faults = f"data.{spec.data}", []
     for split, there, images in (
         ("train", set(data.train.ids), [*record["train"], *record["dealt"]]),
-        ("val", set(data.val.ids), record["val"]),
+        ("val", set(data.val.ids), [*record["val"], *record["test"]]),
     ):
         if gone := [image for image in dict.fromkeys(images) if image not in there]:
             listed = ", ".join(map(repr, gone[:5])) + (f" and {len(gone) - 5} more" if gone[5:] else "")
@@ -118,7 +117,10 @@ def _saved_shard(data: OpenData, record: Mapping[str, Any]) -> Shard:
     train = {id: index for index, id in enumerate(data.train.ids)}
     val = {id: index for index, id in enumerate(data.val.ids)}
     return Shard(
-        [train[id] for id in record["train"]], [val[id] for id in record["val"]], [train[id] for id in record["dealt"]]
+        [train[id] for id in record["train"]],
+        [val[id] for id in record["val"]],
+        [train[id] for id in record["dealt"]],
+        [val[id] for id in record["test"]],
     )
 
 
@@ -132,14 +134,13 @@ def _add_new_clients(experiment: Experiment, data: Mapping[str, OpenData], shard
         free = [index for index in range(len(data[spec.data].train)) if index not in taken]
         waiting = [other for other in new if other.name not in shards and _share(spec, other)]
         part = free[:: len(waiting)]
-        usable = keep(part, data[spec.data].train.for_share(part).usable(spec.tasks)) if part else []
-        if len(usable) < experiment.training.batch_size:
+        shard = shards[spec.name] = new_shard(experiment, spec, data[spec.data], tuple(part))
+        if len(shard.train) < experiment.training.batch_size:
             wanted = (
                 f"{experiment.training.batch_size} images of {spec.data!r} for {spec.name!r} that no other client has"
             )
-            got = f"{len(usable)}; give it a data set of its own"
+            got = f"{len(shard.train)}; give it a data set of its own"
             faults.append(Fault("clients", f"expected {wanted}, got {got}"))
-        shards[spec.name] = Shard(usable, list(data[spec.data].val.usable(spec.tasks)), tuple(part))
     if faults:
         raise UserError.of(faults)
 
@@ -148,7 +149,8 @@ def drop_departed_clients(progress: Progress, clients: Container[str]) -> Progre
     """The state of a run without the clients that have left."""
     weights = {key: learned for key, learned in progress.state.weights.items() if key.client in clients}
     pending = {client: rows for client, rows in progress.pending.items() if client in clients}
-    return Progress(replace(progress.state, weights=weights), pending)
+    at_work = {client: round for client, round in progress.at_work.items() if client in clients}
+    return Progress(replace(progress.state, weights=weights), pending, at_work)
 
 
 def _share(one: ClientSpec, other: ClientSpec) -> bool:

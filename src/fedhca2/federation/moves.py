@@ -46,8 +46,8 @@ NO_LIMIT = Limit(inf)
 class RowReach(Protocol):
     """How far local training can move rows."""
 
-    def of_row(self, profile: Profile, numel: int, rounds: range, median: int) -> Limit:
-        """The farthest that a row of `numel` values can move in these rounds.
+    def of_row(self, profile: Profile, part: Part, numel: int, rounds: range, median: int) -> Limit:
+        """The farthest that a part's row of `numel` values can move in these rounds.
 
         The number of images in a profile is what its client says; `median` is that of all clients.
         """
@@ -62,13 +62,16 @@ class Reach:
     rounds: int
     epochs: Mapping[str, int]
     own_noise: float = 0.0  # standard deviation of the noise that sites may add to each value on their own
+    round_steps: Mapping[str, int] = field(default_factory=dict)  # in a round, of clients whose rounds are not epochs
     images: Mapping[str, int] = field(default_factory=dict)  # the most that clients have, as far as this is declared
 
     @classmethod
     def of(cls, experiment: Experiment) -> "Reach":
         """The reach of an experiment's clients."""
-        epochs, guard = {spec.name: spec.epochs for spec in experiment.specs}, experiment.guard
-        return cls(experiment.training, experiment.privacy, experiment.rounds, epochs, guard.noise, guard.images)
+        guard = experiment.guard
+        epochs = {spec.name: spec.epochs for spec in experiment.specs if spec.epochs}
+        steps = {spec.name: spec.steps for spec in experiment.specs if spec.steps}
+        return cls(experiment.training, experiment.privacy, experiment.rounds, epochs, guard.noise, steps, guard.images)
 
     def steps(self, profile: Profile, median: int) -> int:
         """Steps of an epoch that a client is believed to take: as many as its images, within what is declared.
@@ -81,12 +84,12 @@ class Reach:
         most = self.images.get(profile.client, 2 * median)
         return min(profile.samples, most) // self.training.batch_size
 
-    def of_row(self, profile: Profile, numel: int, rounds: range, median: int) -> Limit:
-        """The farthest that a row of `numel` values can move in these rounds, by the steps that are believed."""
-        epochs = self.epochs[profile.client]
-        steps = self.steps(profile, median)
-        turns = range(rounds.start * epochs, rounds.stop * epochs)
-        moved = trained_reach(self.training, steps, turns, self.rounds * epochs, numel)
+    def of_row(self, profile: Profile, part: Part, numel: int, rounds: range, median: int) -> Limit:
+        """The farthest that a part's row of `numel` values can move in these rounds, by the steps that are believed."""
+        batches = self.steps(profile, median)
+        steps = self.round_steps.get(profile.client) or self.epochs[profile.client] * batches
+        taken = range(rounds.start * steps, rounds.stop * steps)
+        moved = trained_reach(self.training, batches, taken, self.rounds * steps, part, numel) if batches else 0.0
         clip = inf if self.privacy.clip is None else self.privacy.clip * len(rounds)
         noise = noise_reach(max(self.own_noise, self.privacy.deviation), len(rounds), numel)
         return Limit(moved, clip, noise)
@@ -108,7 +111,7 @@ class MoveLimits:
         if self.reach is None:
             return NO_LIMIT
         profile = self.profiles[client]
-        return self.reach.of_row(profile, profile.layouts[slot].numel, rounds, self._median)
+        return self.reach.of_row(profile, slot.part, profile.layouts[slot].numel, rounds, self._median)
 
 
 @dataclass(frozen=True)

@@ -92,17 +92,18 @@ class _Pool:
         environment: Mapping[str, str],
         watcher: ParallelWatcher,
     ) -> None:
-        self.runs, self.jobs, self.gpus, self.environment, self.watcher = runs, jobs, gpus, environment, watcher
+        self.runs, self.gpus, self.environment, self.watcher = runs, gpus, environment, watcher
         self.waiting = [run for run in runs if not run.finished]
         self.running: list[RunProcess] = []
         self.faults: dict[Path, str] = {}
         self.stopped = False
-        self.cores = usable_cores()
+        self.free = core_shares(usable_cores(), max(1, min(jobs, len(self.waiting))))
 
     def end(self) -> None:
         """Handle processes that have ended."""
         for one in [one for one in self.running if one.process.poll() is not None]:
             self.running.remove(one)
+            self.free.append(one.cores)
             if one.run.finished or not self.stopped:
                 if one.fault:
                     self.faults[one.run.folder] = one.fault
@@ -110,20 +111,13 @@ class _Pool:
                 self.watcher.ended(one.run, one.seconds, one.fault)
 
     def start(self) -> None:
-        """Start as many runs as may be active, and share the cores among all of them."""
-        free = min(self.jobs - len(self.running), len(self.waiting))
-        if free <= 0:
-            return
-        shares = core_shares(self.cores, len(self.running) + free)
-        for one, share in zip(self.running, shares, strict=False):
-            one.move(share)
-        for share in shares[len(self.running) :]:
+        """Start a run on every free share of the cores."""
+        while self.free and self.waiting:
             own = self.environment
             if len(self.gpus) > 1:
                 used = [one.gpu for one in self.running]
                 own = {**own, "CUDA_VISIBLE_DEVICES": min(self.gpus, key=used.count)}
-            threads = max(1, len(self.cores) // len(shares))
-            self.running.append(start(self.waiting.pop(0), share, threads, own))
+            self.running.append(start(self.waiting.pop(0), self.free.pop(0), own))
 
     def stop(self) -> None:
         """Ask every process to stop after its round, and start no more."""
@@ -152,6 +146,7 @@ class RunProcess:
     run: ComparisonRun
     process: "subprocess.Popen[str]"
     began: float
+    cores: Sequence[int]
     gpu: str = ""
 
     @property
@@ -174,18 +169,14 @@ class RunProcess:
         why = f"killed by {signal.Signals(-code).name}" if code < 0 else self.last_line.removeprefix("error: ")
         return why or f"exit code {code}"
 
-    def move(self, cores: Sequence[int]) -> None:
-        """Continue on other cores."""
-        stay_on(cores, self.process.pid)
 
-
-def start(run: ComparisonRun, cores: Sequence[int], threads: int, environment: Mapping[str, str]) -> RunProcess:
+def start(run: ComparisonRun, cores: Sequence[int], environment: Mapping[str, str]) -> RunProcess:
     """Start a run's process on these cores."""
     run.folder.parent.mkdir(parents=True, exist_ok=True)
     with log_file(run).open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "fedhca2.federation.parallel_runs"],
-            env={**os.environ, **environment, "OMP_NUM_THREADS": str(threads)},
+            env={**os.environ, **environment, "OMP_NUM_THREADS": str(len(cores))},
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -200,7 +191,7 @@ def start(run: ComparisonRun, cores: Sequence[int], threads: int, environment: M
         process.stdin.flush()
     except BrokenPipeError:
         pass  # it has already ended, and its log says why
-    return RunProcess(run, process, monotonic(), environment.get("CUDA_VISIBLE_DEVICES", ""))
+    return RunProcess(run, process, monotonic(), cores, environment.get("CUDA_VISIBLE_DEVICES", ""))
 
 
 def log_file(run: ComparisonRun) -> Path:

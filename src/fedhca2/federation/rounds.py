@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 from typing import Any, ClassVar, Protocol
 
@@ -11,11 +13,14 @@ from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server
 from fedhca2.federation.sum_server import SecureSummer
-from fedhca2.messages import Order, Profile, Reply
+from fedhca2.messages import Delivery, Order, Profile, Reply
+from fedhca2.metrics import rise
+from fedhca2.params import Slot
 from fedhca2.run_folder.checkpoints import Pending
 from fedhca2.run_folder.records import Progress, Watcher
-from fedhca2.run_folder.result import Scores
+from fedhca2.run_folder.result import Scores, task_scores
 from fedhca2.run_folder.writer import RunFolder
+from fedhca2.tasks import TaskSet
 
 Choose = Callable[[Iterable[str], int], Iterable[str]]  # selects the clients of this round
 
@@ -98,6 +103,34 @@ class Outcome:
 
     scores: Scores
     missing: Mapping[str, str] = field(default_factory=dict)
+    rounds: int = 0  # fewer than planned if training stopped early
+
+
+class Patience:
+    """Says when a run should stop: after this many evaluations in a row whose mean score is not the best so far."""
+
+    def __init__(self, evaluations: int | None, tasks: TaskSet) -> None:
+        """:param evaluations: None if it never should."""
+        self.evaluations, self.tasks = evaluations, tasks
+        self._first: dict[tuple[str, str], float] = {}
+        self._best, self._since = -inf, 0
+
+    def is_over(self, scores: Scores) -> bool:
+        """Whether it should stop after an evaluation of some clients; each score counts relative to the first one."""
+        if not self.evaluations or not scores:
+            return False
+        rises = []
+        for one in task_scores(scores, None, self.tasks):
+            first = self._first.setdefault((one.client, one.task), one.ours.value)
+            rises.append(rise(one.ours.value, first, one.ours.higher_is_better))
+        mean = fmean(rises)
+        self._best, self._since = (mean, 0) if mean > self._best else (self._best, self._since + 1)
+        return self.over
+
+    @property
+    def over(self) -> bool:
+        """Whether it should stop after the evaluations so far."""
+        return bool(self.evaluations) and self._since >= (self.evaluations or 0)
 
 
 def is_due(done: int, every: int) -> bool:
@@ -115,8 +148,9 @@ def run_rounds(
     guard: Guard | None = None,
     choose: Choose = lambda clients, round: clients,
     compare_every: int = 0,
+    is_over: Callable[[Scores], bool] = lambda scores: False,
     progress: Progress | None = None,
-    on_round_end: Callable[[Progress], None] = lambda progress: None,
+    on_round_end: Callable[[Progress, bool], None] = lambda progress, is_last: None,
     store_pending: Callable[[Pending], Pending] = lambda pending: pending,
 ) -> Outcome:
     """Train up to this many rounds, and evaluate the final models.
@@ -125,48 +159,63 @@ def run_rounds(
     :param guard: stands before the server; by default it checks only the form of replies.
     :param choose: selects the clients of a round.
     :param compare_every: every so many rounds, clients also report what the server's rows did to their losses.
+    :param is_over: gets the scores of every evaluation, and says whether to stop after that round.
     :param progress: a saved state to continue from.
-    :param on_round_end: gets the state of the run after every round.
+    :param on_round_end: gets the state of the run after every round, and whether training stops early.
     :param store_pending: stores the rows for clients that are away until they take part again.
     """
     progress, guard = progress or Progress(server.start()), guard or Guard(server)
+
+    def ordered(progress: Progress, client: str, number: int) -> Order:
+        rows = progress.pending.get(client, {})
+        compare, evaluate = bool(rows) and is_due(number, compare_every), is_due(number, evaluate_every)
+        return Order(number, rows, compare=compare, evaluate=evaluate, upload=server.uploads(client, number))
+
     for round in range(progress.state.round, rounds):
-        began = perf_counter()
-        orders = {
-            client: Order(
-                round,
-                rows := progress.pending.get(client, {}),
-                compare=bool(rows) and is_due(round, compare_every),
-                evaluate=is_due(round, evaluate_every),
-                upload=server.uploads(client, round),
-            )
-            for client in choose(list(fleet.profiles), round)
-        }
-        replies = fleet.perform(orders, watcher.batch)
-        state, deliveries, record = guard.step(progress.state, replies.values(), progress.pending)
+        began, at_work = perf_counter(), progress.at_work
+        chosen = choose([client for client in fleet.profiles if client not in at_work], round)
+        orders = {client: ordered(progress, client, at_work.get(client, round)) for client in (*at_work, *chosen)}
+        replies = fleet.perform(_due(orders, round, server), watcher.batch)
+        state, deliveries, record = guard.step(progress.state, replies.values(), progress.pending, at_work)
         _notify(watcher, orders, replies, record.refused)
-        waiting = store_pending({client: rows for client, rows in progress.pending.items() if client not in orders})
-        progress = Progress(state, {**waiting, **deliveries})
+        left = {client: order.round for client, order in orders.items() if server.late and client not in replies}
+        away = {client: rows for client, rows in progress.pending.items() if client not in orders or client in left}
+        progress = Progress(state, {**store_pending(away), **deliveries}, left)
         record = replace(record, refused={**record.refused, **fleet.absent, **record.dropped})
         watcher.aggregated(round, record, perf_counter() - began)
-        on_round_end(progress)
-    orders = {
-        client: Order(
-            rounds,
-            rows := progress.pending.get(client, {}),
-            finish=True,
-            compare=bool(rows) and is_due(rounds, compare_every),
-            evaluate=True,
-            train=False,
-        )
-        for client in fleet.profiles
-    }
+        scores = {client: reply.metrics for client, reply in replies.items() if reply.metrics}
+        stops = is_over(_plain({client: each for client, each in scores.items() if client not in record.refused}))
+        on_round_end(progress, stops)
+        if stops:
+            rounds = progress.state.round
+            break
+    if progress.at_work:  # what they send is in no round any more, but their models are trained
+        orders = {client: ordered(progress, client, number) for client, number in progress.at_work.items()}
+        _notify(watcher, orders, fleet.perform(orders, watcher.batch), ())
+    pending = {client: rows for client, rows in progress.pending.items() if client not in progress.at_work}
+    orders = {client: _last_order(rounds, pending.get(client, {}), compare_every) for client in fleet.profiles}
     replies = fleet.perform(orders, watcher.batch)
     missing = guard.faults_at_end(rounds, replies)
     _notify(watcher, orders, replies, missing)
     used = {client: reply.metrics for client, reply in replies.items() if client not in missing}
     missing = {client: why for client, why in fleet.absent.items() if client in server.mixable} | missing
-    return Outcome({client: {task: {**scores[task]} for task in scores} for client, scores in used.items()}, missing)
+    return Outcome(_plain(used), missing, rounds)
+
+
+def _plain(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Scores:
+    return {client: {task: {**tasks[task]} for task in tasks} for client, tasks in scores.items()}
+
+
+def _due(orders: Mapping[str, Order], round: int, server: Server) -> dict[str, Order]:
+    """The orders of a round, and of earlier ones as far as simulated delays are over."""
+    delays = server.late.delays if server.late else {}
+    return {client: order for client, order in orders.items() if round - order.round >= delays.get(client, 0)}
+
+
+def _last_order(rounds: int, rows: Mapping[Slot, Delivery], compare_every: int) -> Order:
+    """Take the last rows and evaluate."""
+    compare = bool(rows) and is_due(rounds, compare_every)
+    return Order(rounds, rows, finish=True, compare=compare, evaluate=True, train=False)
 
 
 def _notify(

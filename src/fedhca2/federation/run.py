@@ -12,12 +12,12 @@ from typing import Any
 from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
+from fedhca2.federation.engine import InProcessEngine
 from fedhca2.federation.guard import Guard
-from fedhca2.federation.in_process import InProcessEngine
 from fedhca2.federation.look_ahead import look_ahead_watchers
 from fedhca2.federation.membership import check_changes, drop_departed_clients
 from fedhca2.federation.moves import Reach
-from fedhca2.federation.rounds import Engine, Fleet, Outcome, run_rounds
+from fedhca2.federation.rounds import Engine, Fleet, Outcome, Patience, run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
 from fedhca2.federation.sum_server import SumOnlyServer, visible_profile
@@ -183,8 +183,9 @@ def check_rounds(experiment: Experiment, folder: RunFolder) -> None:
 class _Recorder(Watcher):
     """Logs a run's events, and introduces clients when they take part."""
 
-    def __init__(self, events: EventLog, fleet: Fleet, introduced: Iterable[str]) -> None:
-        self._events, self._fleet, self._introduced = events, fleet, set(introduced)
+    def __init__(self, events: EventLog, fleet: Fleet, introduced: Iterable[str], tested: bool) -> None:
+        """:param tested: whether final scores are on test images."""
+        self._events, self._fleet, self._introduced, self._tested = events, fleet, set(introduced), tested
 
     def introduce(self) -> None:
         """Log the profiles of new clients."""
@@ -193,7 +194,8 @@ class _Recorder(Watcher):
         self._events.introduced(new)
 
     def replied(self, order: Order, reply: Reply) -> None:
-        self._events.replied(order, reply, self._fleet.traffic(order, reply))
+        split = "test" if order.finish and self._tested else "val"
+        self._events.replied(order, reply, self._fleet.traffic(order, reply), split)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         self.introduce()
@@ -204,7 +206,7 @@ def make_guard(experiment: Experiment, fleet: Fleet) -> Guard:
     """The server for the clients of a fleet and for those that join later, with the guard before it."""
     everyone, present, visible = fleet.expected.values(), fleet.profiles, None
     if fleet.summer is None:
-        server = Server(experiment.resolved_method, everyone, present)
+        server = Server(experiment.resolved_method, everyone, present, experiment.participation.late)
     else:
         server = SumOnlyServer(experiment, everyone, fleet.summer, present)
         visible = partial(visible_profile, experiment=experiment)
@@ -243,24 +245,25 @@ class _Run:
             watchers = self._start(watcher)
             with stop_between_rounds(at_once=fleet.stops_at_once) as stopping:
 
-                def on_round_end(progress: Progress) -> None:
+                def on_round_end(progress: Progress, is_last: bool) -> None:
                     done, every = progress.state.round, fleet.checkpoint_every
-                    if stopping.signal or (every and done % every == 0) or done == experiment.rounds:
+                    if stopping.signal or is_last or (every and done % every == 0) or done == experiment.rounds:
                         self._commit(progress)
                     if stopping.signal:
                         raise Interrupted(stopping.signal, self.to_resume, done)
 
-                guard = make_guard(experiment, fleet)
+                guard, patience = make_guard(experiment, fleet), self._patience()
                 yield partial(
                     run_rounds,
                     guard.server,
                     fleet,
-                    experiment.rounds,
+                    experiment.rounds if not patience.over else self._progress.state.round if self._progress else 0,
                     experiment.evaluate_every,
                     watchers,
                     guard=guard,
                     choose=choose,
                     compare_every=experiment.diagnostics.every if experiment.diagnostics else 0,
+                    is_over=patience.is_over,
                     progress=self._progress,
                     on_round_end=on_round_end,
                     store_pending=self.folder.waiting.keep,
@@ -273,7 +276,7 @@ class _Run:
         fleet.gather()
         watcher.started(self.experiment, fleet.shards)
         events.watcher = watcher
-        recorder = _Recorder(events, fleet, checkpoint.clients if checkpoint else ())
+        recorder = _Recorder(events, fleet, checkpoint.clients if checkpoint else (), self.experiment.tested)
         recorder.introduce()
         fleet.warm_up()
         if fleet.checkpoint_first:
@@ -286,18 +289,29 @@ class _Run:
         checkpoint, names = self.folder.checkpoint, {spec.name for spec in self.experiment.specs}
         return drop_departed_clients(checkpoint.progress, names) if checkpoint else None
 
+    def _patience(self) -> Patience:
+        """When the run should stop, after the evaluations that it has done already."""
+        patience, scores = Patience(self.experiment.patience, self.experiment.task_set), dict[int, Scores]()
+        for event in RunFiles(self.folder.path).of("metric") if self.experiment.patience else ():
+            of_client = scores.setdefault(event["round"], {}).setdefault(event["client"], {})
+            of_client.setdefault(event["task"], {})[event["metric"]] = event["value"]
+        for _, each in sorted(scores.items()):
+            patience.is_over(each)
+        return patience
+
     def _commit(self, progress: Progress) -> None:
         self.folder.commit(progress, self.fleet, {"seconds": self.seconds, "origin": self._origin})
 
     def conclude(self, outcome: Outcome, baseline: Scores | None) -> Result:
         """Write the result of the run."""
         if outcome.missing:
-            self.folder.events.log("absent", round=self.experiment.rounds, clients=outcome.missing)
+            self.folder.events.log("absent", round=outcome.rounds, clients=outcome.missing)
         privacy = privacy_spent(self.experiment.privacy.noise, self.folder.events.updates)
         result = Result(
             name=self.experiment.name,
             method=self.experiment.method_name,
-            rounds=self.experiment.rounds,
+            rounds=outcome.rounds,
+            split="test" if self.experiment.tested else "val",
             seed=self.experiment.seed,
             clients=outcome.scores,
             baseline=baseline,

@@ -2,14 +2,28 @@
 
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import combinations
 
 from torch import Tensor
 
-from fedhca2.aggregation import Aggregator, Mean, Member, Mixing, Rows, Weights, is_shared, mixing_of, try_aggregator
+from fedhca2.aggregation import (
+    Aggregator,
+    Mean,
+    Member,
+    Mixing,
+    Rows,
+    Weights,
+    is_shared,
+    mixed_rows,
+    mixing_of,
+    renewed_rows,
+    try_aggregator,
+)
 from fedhca2.experiment.clients import client_kind
+from fedhca2.experiment.settings import LateReplies
 from fedhca2.messages import Addend, Delivery, Kind, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
@@ -38,7 +52,10 @@ class ClientRow:
 
 @dataclass(frozen=True)
 class Stack:
-    """All rows of one part and layout, their inner products, and their running statistics."""
+    """All rows of one part and layout, their inner products, and their running statistics.
+
+    `key` is what the server's rows for this part and layout are kept under.
+    """
 
     layout: Layout
     aggregator: Aggregator
@@ -46,12 +63,13 @@ class Stack:
     rows: Rows
     products: Tensor
     statistics: "Stack | None" = None
+    key: str = ""
 
     @classmethod
-    def of(cls, layout: Layout, aggregator: Aggregator, entries: list[ClientRow], round: int) -> "Stack":
+    def of(cls, layout: Layout, aggregator: Aggregator, entries: list[ClientRow], round: int, key: str = "") -> "Stack":
         """Build a stack of these rows, with the inner products that the aggregator needs: one pass over all rows."""
         rows = Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
-        return cls(layout, aggregator, entries, rows, aggregator.products(rows, round))
+        return cls(layout, aggregator, entries, rows, aggregator.products(rows, round), key=key)
 
     @property
     def part(self) -> Part:
@@ -67,18 +85,24 @@ class Stack:
 
 
 Mixings = Sequence[tuple[Stack, Mixing]]
+Mixed = Sequence[Sequence[Sequence[Tensor | None]]]  # the rows of every blend of every mixing, if there are any
 
 
 class Server:
     """Turns replies into deliveries. It holds no rows and no models; its state is passed in and out."""
 
     def __init__(
-        self, method: Method, profiles: Iterable[Profile], present: Mapping[str, Profile] | None = None
+        self,
+        method: Method,
+        profiles: Iterable[Profile],
+        present: Mapping[str, Profile] | None = None,
+        late: LateReplies | None = None,
     ) -> None:
         """:param profiles: all clients that may take part.
         :param present: those that do, by name; may grow. By default all do.
+        :param late: how replies to orders of earlier rounds count; by default they do not.
         """
-        self.method = method
+        self.method, self.late = method, late
         everyone = {profile.client: profile for profile in profiles}
         self.profiles = everyone if present is None else present
         self.mixable = mixable_parts(everyone.values())
@@ -89,6 +113,10 @@ class Server:
         return {
             part: kind for part, kind in self.method.uploads(round).items() if part.removesuffix("_norms") in mixable
         }
+
+    def weight(self, rounds: int) -> float:
+        """How often a reply counts that is this many rounds late."""
+        return self.late.weigh(rounds) if self.late else 1.0
 
     def start(self) -> ServerState:
         """The state before the first round."""
@@ -108,11 +136,11 @@ class Server:
         used = {reply.client: reply for reply in sorted(replies, key=lambda reply: reply.client)}
         stacks = []
         for part, aggregator in self.method.aggregators(state.round).items():
-            for (layout, *_), entries in group_rows(part, used, self.profiles).items():
-                stack = Stack.of(layout, aggregator, entries, state.round)
+            for layouts, entries in group_rows(part, used, self.profiles).items():
+                stack = Stack.of(layouts[0], aggregator, entries, state.round, stack_key(part, layouts))
                 stacks.append(replace(stack, statistics=self._statistics(stack, used, state.round)))
-        state, mixings = choose_mixings(self.method, state, used, stacks)
-        mixed = [[stack.rows.mix(blend.weights) for blend in mixing.blends] for stack, mixing in mixings]
+        state, mixings = choose_mixings(self.method, state, used, stacks, self.weight)
+        mixed = [mixed_rows(stack.aggregator, stack.part, stack.rows, mixing) for stack, mixing in mixings]
         return deliver(self.method, state, mixings, mixed, used)
 
     def _statistics(self, stack: Stack, replies: Mapping[str, Reply], round: int) -> Stack | None:
@@ -132,9 +160,15 @@ def group_rows(
     for client, reply in replies.items():
         profile = profiles[client]
         for slot in sorted(slot for slot in reply.rows if slot.part == part):
-            entry = ClientRow(client, slot, _member(profile, slot), reply.rows[slot])
-            by_layout.setdefault(_layouts(profile, slot)[1], []).append(entry)
+            member = replace(_member(profile, slot), steps=reply.steps)
+            entry = ClientRow(client, slot, member, reply.rows[slot])
+            by_layout.setdefault(layouts_of(profile, slot)[1], []).append(entry)
     return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in by_layout.items()}
+
+
+def stack_key(part: Part, layouts: Layouts) -> str:
+    """What the server's rows for a part of these layouts are kept under."""
+    return f"{part}/{blake2b(repr(layouts).encode(), digest_size=8).hexdigest()}"
 
 
 def statistics_of(entries: Iterable[ClientRow], replies: Mapping[str, Reply]) -> list[ClientRow]:
@@ -147,9 +181,16 @@ def statistics_of(entries: Iterable[ClientRow], replies: Mapping[str, Reply]) ->
 
 
 def choose_mixings(
-    method: Method, state: ServerState, replies: Mapping[str, Reply], stacks: Iterable[Stack]
+    method: Method,
+    state: ServerState,
+    replies: Mapping[str, Reply],
+    stacks: Iterable[Stack],
+    weight: Callable[[int], float] = lambda rounds: 1.0,
 ) -> tuple[ServerState, Mixings]:
-    """Update α and β with this round's agreement, and ask the aggregators how to mix; returns the state after that."""
+    """Update α and β with this round's agreement, and ask the aggregators how to mix; returns the state after that.
+
+    :param weight: how often a reply counts that is so many rounds late.
+    """
     weights, kept = dict(state.weights), dict(state.kept)
     for client, reply in replies.items():
         for slot, agreement in reply.agreement.items():
@@ -162,6 +203,7 @@ def choose_mixings(
                 weights[entry.key] = Weights.start(first)
         members = [replace(entry.member, kept=kept.get(entry.key)) for entry in stack.entries]
         mixing = mixing_of(stack.aggregator, stack.part, stack.compared, members, stack.layout)
+        mixing = mixing.discounted([weight(state.round - replies[entry.client].round) for entry in stack.entries])
         if mixing.keeps:
             kept |= dict(zip([entry.key for entry in stack.entries], mixing.keeps, strict=True))
         mixings.append((stack, mixing))
@@ -170,24 +212,41 @@ def choose_mixings(
     return replace(state, weights=weights, kept=kept), mixings
 
 
+def renew(state: ServerState, mixings: Mixings, mixed: Mixed) -> tuple[ServerState, Mixed]:
+    """Let aggregators that keep rows change what they mixed; where rows are missing, nothing changes.
+
+    :returns: the state with the new rows, and what members get.
+    """
+    kept, renewed = dict(state.rows), list(mixed)
+    for number, (stack, _) in enumerate(mixings):
+        rows = [row for blend in mixed[number] for row in blend if row is not None]
+        if stack.key and stack.aggregator.keeps_rows and len(rows) == sum(map(len, mixed[number])):
+            rows, new = renewed_rows(stack.aggregator, stack.part, rows, kept.get(stack.key, ()))
+            left = iter(rows)
+            renewed[number] = [[next(left) for _ in blend] for blend in mixed[number]]
+            kept[stack.key] = tuple(new)
+    return replace(state, rows=kept), renewed
+
+
 def deliver(
     method: Method,
     state: ServerState,
     mixings: Mixings,
-    mixed: Sequence[Sequence[Sequence[Tensor | None]]],
+    mixed: Mixed,
     clients: Iterable[str],
 ) -> tuple[ServerState, Deliveries, ServerRecord]:
     """End a round: send these clients their mixtures. A member whose mixture is missing keeps its own row.
 
     :param mixed: the mixed rows of every blend of every mixing.
     """
+    state, mixed = renew(state, mixings, mixed)
     deliveries: Deliveries = {client: {} for client in clients}
     for (stack, mixing), blends in zip(mixings, mixed, strict=True):
         for number, entry in enumerate(stack.entries):
             addends = []
             for blend, rows in zip(mixing.blends, blends, strict=True):
                 row = rows[blend.gets[number]]
-                scale = state.weights[entry.key].applied if blend.hyper else (1.0,)
+                scale = state.weights[entry.key].applied if blend.hyper else (blend.scale,)
                 if row is not None:
                     addends.append(Addend(row, scale, remember=blend.hyper and method.weights.learn))
             if entry.client in deliveries and len(addends) == len(mixing.blends):
@@ -230,7 +289,7 @@ def _members(
     for profile in profiles.values():
         for slot in profile.layouts if part in mixable[profile.client] else ():
             if slot.part == part:
-                groups.setdefault(_layouts(profile, slot)[1], []).append(_member(profile, slot))
+                groups.setdefault(layouts_of(profile, slot)[1], []).append(_member(profile, slot))
     return [(layout, sorted(members, key=lambda member: member.name)) for (layout, *_), members in groups.items()]
 
 
@@ -240,10 +299,10 @@ def mixable_parts(profiles: Iterable[Profile]) -> dict[str, frozenset[Part]]:
     Heads are mixed only with those of the same classes.
     """
     profiles = list(profiles)
-    rows = Counter(_layouts(profile, slot) for profile in profiles for slot in profile.layouts)
+    rows = Counter(layouts_of(profile, slot) for profile in profiles for slot in profile.layouts)
     least = min(len(profiles), 2)
     return {
-        each.client: frozenset(slot.part for slot in each.layouts if rows[_layouts(each, slot)] >= least)
+        each.client: frozenset(slot.part for slot in each.layouts if rows[layouts_of(each, slot)] >= least)
         for each in profiles
     }
 
@@ -255,7 +314,7 @@ def unlike_classes(method: Method, profiles: Iterable[Profile]) -> list[str]:
     firsts: dict[Layout, dict[tuple[str, str], Member]] = {}  # by layout, and by classes and group
     for profile in profiles:
         for slot in (slot for slot in profile.layouts if slot.part == "head"):
-            layout, _, classes = _layouts(profile, slot)[1]
+            layout, _, classes = layouts_of(profile, slot)[1]
             member = _member(profile, slot)
             firsts.setdefault(layout, {}).setdefault((classes, member.group), member)
     lines = []
@@ -268,7 +327,7 @@ def unlike_classes(method: Method, profiles: Iterable[Profile]) -> list[str]:
     return lines
 
 
-def _layouts(profile: Profile, slot: Slot) -> tuple[Part, Layouts]:
+def layouts_of(profile: Profile, slot: Slot) -> tuple[Part, Layouts]:
     """The part and layouts of a row: those that rows mixed with it have too."""
     beside = profile.layouts.get(slot.statistics) if slot.statistics else None
     classes = profile.classes.get(slot.task, "") if slot.part == "head" else ""

@@ -7,11 +7,21 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedhca2.aggregation import Member, Rows
+from fedhca2.aggregation import Rows
 from fedhca2.experiment import Experiment
 from fedhca2.federation.guard import start_of_training
 from fedhca2.federation.moves import MoveLimits, Reach
-from fedhca2.federation.server import ClientRow, Deliveries, Mixings, Server, Stack, choose_mixings, deliver, group_rows
+from fedhca2.federation.server import (
+    ClientRow,
+    Deliveries,
+    Mixings,
+    Server,
+    Stack,
+    choose_mixings,
+    deliver,
+    group_rows,
+    stack_key,
+)
 from fedhca2.messages import Delivery, Profile, Reply
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.run_folder.records import ServerRecord, ServerState
@@ -63,8 +73,7 @@ class Sketcher:
 
     def sketch(self, row: Tensor, slot: Slot, round: int) -> Tensor:
         """A row's sketch, [size]."""
-        rows = Rows([Member("", "")], Layout(("row",), ((len(row),),)), [row])
-        return rows.sketches(self.size, derive(self.seed, "sketch", round, str(slot)))[0][0].cpu()
+        return Rows.unnamed([row]).sketches(self.size, derive(self.seed, "sketch", round, str(slot)))[0][0].cpu()
 
 
 class SumOnlyServer(Server):
@@ -103,9 +112,9 @@ class SumOnlyServer(Server):
         stacks = []
         for part, aggregator in self.method.aggregators(round).items():
             filled = {client: replace(reply, rows=self._rows_of(part, reply)) for client, reply in replies.items()}
-            for (layout, *_), entries in group_rows(part, filled, self.profiles).items():
+            for layouts, entries in group_rows(part, filled, self.profiles).items():
                 sketch = Stack.of(Layout(("sketch",), ((len(entries[0].row),),)), aggregator, entries, round)
-                stacks.append(replace(sketch, layout=layout))
+                stacks.append(replace(sketch, layout=layouts[0], key=stack_key(part, layouts)))
         return stacks
 
     def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
@@ -119,7 +128,7 @@ class SumOnlyServer(Server):
     ) -> tuple[list[list[list[Tensor | None]]], dict[str, str]]:
         """The sums for every blend of every mixing, and the clients whose rows are in none, with the reason."""
         wanted = [
-            [[_part(stack, weights) for weights in blend.weights.tolist()] for blend in mixing.blends]
+            [[_part(stack, weights) for weights in blend.weights.tolist()] for blend in mixing.sums]
             for stack, mixing in mixings
         ]
         parts = [part for blends in wanted for rows in blends for part in rows if len(part.sum.weights) > 1]
@@ -160,7 +169,7 @@ class SumOnlyServer(Server):
             return None
         far = f"at most {limit:.4g}, the most its rows can move (guard.reach)"
         return (
-            f"{part.stack.part}: the sum should have moved by {far}, found {distance:.4g}: a client sent an invalid row"
+            f"{part.stack.part}: expected a sum that moved by {far}, got {distance:.4g}: a client sent an invalid row"
         )
 
 

@@ -17,7 +17,7 @@ from fedhca2.clients.state_file import STATE_FILE, reply_again, save_answer
 from fedhca2.experiment.clients import NAME
 from fedhca2.federation.flower.records import decode_order, encode_reply, header_of, pack, profile_as_data
 from fedhca2.messages import Order, Profile, Reply
-from fedhca2.objectives import Anchor, squared_distance
+from fedhca2.objectives import Attracted, Objective, Proximal, squared_distance
 from fedhca2.params import Slot, layouts, unflatten
 from fedhca2.whole_files import private_folder
 
@@ -73,10 +73,13 @@ class NamedParts:
 
 
 class LocalRound:
-    """One round of your training loop: its number, from 0, and the term that some methods add to the loss."""
+    """One round of your training loop: its number, from 0, and the term that some methods add to the loss.
+
+    Set `steps` to the number of steps that you took if it differs between clients and the method is FedNova.
+    """
 
     def __init__(self, number: int, strength: float, pulled: list[tuple[Tensor, Tensor]]) -> None:
-        self.number = number
+        self.number, self.steps = number, 1
         self.strength, self.was_pulled = strength, False
         self._values, self._anchors = [value for value, _ in pulled], [anchor for _, anchor in pulled]
 
@@ -93,10 +96,11 @@ Score = Callable[[], Mapping[str, float]]  # evaluates the model; returns its sc
 
 
 class FlowerClient:
-    """Your model in a federation, for one message of a ClientApp: build the model anew, and it gets its last values.
+    """Adapts your PyTorch model to a strategy of this package. Create one for every message in your ClientApp.
 
-    What must survive is in `folder`: the model, the rows it was sent, and its last reply. It is written before a reply
-    leaves, so a repeated message gets the same answer, and an exception leaves the state as it was.
+    The constructor restores nothing; `train` and `evaluate` load the state saved in `folder` into the model first. The
+    state is written before a reply leaves: a repeated message gets the same answer, and an exception changes nothing.
+    `examples/flower_app` is a whole app.
     """
 
     def __init__(
@@ -147,7 +151,8 @@ class FlowerClient:
             raise ValueError(f"run: expected {self._run or '32 hexadecimal digits'}, got {run!r:.80}")
         self._run = run
         self._folder = private_folder(self.folder / run / self.profile.client)
-        self._exchange = Exchange(self.parts, Privacy(), Unlimited(), replaces=header["anchor"] != "received")
+        objective = {"none": Objective(), "start": Proximal(), "received": Attracted()}[header["anchor"]]
+        self._exchange = Exchange(self.parts, Privacy(), Unlimited(), objective)
         if (self._folder / STATE_FILE).exists():
             self._restore(load_state(self._folder / STATE_FILE))
         else:
@@ -170,7 +175,7 @@ class FlowerClient:
         began = perf_counter()
         declined = self._take(order, header["rows"])
         outgoing = self._exchange.begin_training(self.parts, order)
-        local = LocalRound(order.round, header["pull"], self._pulled(header["anchor"]))
+        local = LocalRound(order.round, header["pull"], self._pulled())
         losses = {task: float(loss) for task, loss in fit(local).items()}
         if not set(losses) <= set(self.profile.tasks):
             raise ValueError(f"losses: expected those of {', '.join(self.profile.tasks)}, got {', '.join(losses)}")
@@ -181,16 +186,16 @@ class FlowerClient:
         if fault := divergence(losses, self.parts.parameters()):
             self._restore(load_state(self._folder / STATE_FILE))
             return Reply(self.profile.client, order.round, failed=fault)
-        rows, agreement = outgoing()
-        seconds = perf_counter() - began
-        reply = Reply(self.profile.client, order.round, rows, agreement, losses, seconds=seconds, declined=declined)
+        rows, agreement = outgoing(local.steps, lambda part: 0.0)
+        told = {"seconds": perf_counter() - began, "steps": local.steps, "declined": declined}
+        reply = Reply(self.profile.client, order.round, rows, agreement, losses, **told)  # type: ignore[arg-type]
         self._round = order.round
         save_answer(self._folder, reply, self._state())
         return reply
 
-    def _pulled(self, anchor: Anchor) -> list[tuple[Tensor, Tensor]]:
+    def _pulled(self) -> list[tuple[Tensor, Tensor]]:
         """Parameters, each with its anchor."""
-        rows, tensors = self._exchange.anchors(self.parts, anchor), self.parts.slots()
+        rows, tensors = self._exchange.anchors(self.parts), self.parts.slots()
         return [
             (tensors[slot][name], anchor)
             for slot, row in rows.items()

@@ -27,7 +27,7 @@ from fedhca2.flower.client import NOTHING_TAKEN, PROTOCOL
 from fedhca2.messages import Addend, Delivery, Order, Profile
 from fedhca2.methods import Method, resolve
 from fedhca2.objectives import Objective
-from fedhca2.params import Layout, Slot, flatten
+from fedhca2.params import Layout, Part, Slot, flatten
 from fedhca2.run_folder.checkpoints import progress_as_state, progress_from_state
 from fedhca2.run_folder.records import Progress
 
@@ -41,7 +41,7 @@ class LargestMove:
 
     largest: float
 
-    def of_row(self, profile: Profile, numel: int, rounds: range, median: int) -> Limit:
+    def of_row(self, profile: Profile, part: Part, numel: int, rounds: range, median: int) -> Limit:
         """The farthest that a row of `numel` values can move in these rounds."""
         return Limit(self.largest * sqrt(numel) * len(rounds))
 
@@ -334,15 +334,19 @@ class FedHCA2(Federated):
 
 def check_suited(name: str, method: Method) -> None:
     """Raise ValueError if a method needs our own training loop."""
-    if method.local.own_copy:
-        fault = "trains two models in every round"
-    elif method.local.frozen or type(method.local).epochs is not Objective.epochs:
-        fault = "freezes parts of the model in some epochs"
-    elif method.batch_norm == "recalibrate":
-        fault = "recalibrates the statistics of batch norms (batch_norm: 'local' and 'average' do not)"
-    else:
-        return
-    raise ValueError(f"{name}: {fault}, which only fedhca2's own clients do")
+    local = method.local
+    faults = {
+        "trains two models in every round": local.own_copy,
+        "freezes parts of the model in some epochs": local.frozen or type(local).epochs is not Objective.epochs,
+        "keeps rows for its local training": local.keeps,
+        "fine-tunes models after the last round": local.final_epochs,
+        "keeps normalisation layers local": method.norms == "local",
+        "needs all data in one place": local.in_one_place,
+        "recalibrates the statistics of batch norms": method.batch_norm == "recalibrate",
+    }
+    for fault, found in faults.items():
+        if found:
+            raise ValueError(f"{name}: {fault}, which only fedhca2's own clients do")
 
 
 def _part_of(given: Mapping[str, Tensor], layout: Layout) -> Layout:

@@ -5,19 +5,42 @@ from fedhca2.aggregation import (
     Clustered,
     ConflictAverse,
     CrossAttention,
+    EmrMerging,
+    Extrapolated,
+    Graph,
     GroupMean,
     HyperWeights,
     Mean,
     Pull,
     Robust,
+    ServerAdam,
+    ServerMomentum,
+    SignAgreement,
+    StepMean,
+    Stock,
+    TiesMerging,
+    TrimmedMean,
     Voting,
     Weighted,
 )
 from fedhca2.methods.method import Method
-from fedhca2.objectives import Attracted, Frozen, HeadsFirst, PersonalCopy, Proximal
+from fedhca2.objectives import (
+    Attracted,
+    ControlVariate,
+    Dynamic,
+    Frozen,
+    HeadsFirst,
+    Longer,
+    Objective,
+    PersonalCopy,
+    Pooled,
+    Proximal,
+)
 
 METHODS: dict[str, Method] = {
     "local": Method(reference="every client on its own"),
+    "alone_longer": Method(local=Longer(), reference="every client on its own, with the steps of all"),
+    "pooled": Method(local=Pooled(), reference="the ceiling: docs/methods.md"),
     "fedavg": Method(encoder=Mean(), decoder=Mean(), reference="McMahan et al., AISTATS 2017"),
     "fedprox": Method(encoder=Mean(), decoder=Mean(), local=Proximal(), reference="Li et al., MLSys 2020"),
     "fedper": Method(encoder=Mean(), reference="Arivazhagan et al., arXiv:1912.00818"),
@@ -45,8 +68,32 @@ METHODS: dict[str, Method] = {
     "aligned_mtl": Method(encoder=Weighted(weighting="aligned_mtl"), reference="Senushkin et al., CVPR 2023"),
     "nash_mtl": Method(encoder=Weighted(weighting="nash_mtl"), reference="Navon et al., ICML 2022"),
     "fairgrad": Method(encoder=Weighted(weighting="fairgrad"), reference="Ban and Ji, ICML 2024"),
+    "fedavg_ft": Method(
+        encoder=Mean(), decoder=Mean(), local=Objective(final_epochs=5), reference="Cheng et al., arXiv:2108.07313"
+    ),
+    "fedper_ft": Method(encoder=Mean(), local=Objective(final_epochs=5), reference="Cheng et al., arXiv:2108.07313"),
+    "fedbn": Method(encoder=Mean(), decoder=Mean(), norms="local", reference="Li et al., ICLR 2021"),
+    "fednova": Method(encoder=StepMean(), reference="Wang et al., NeurIPS 2020"),
+    "fedexp": Method(encoder=Extrapolated(), reference="Jhunjhunwala et al., ICLR 2023"),
+    "model_stock": Method(encoder=Stock(), reference="Jang et al., ECCV 2024"),
+    "pfedgraph": Method(encoder=Graph(), decoder=Graph(), local=Proximal(), reference="Ye et al., ICML 2023"),
+    "scaffold": Method(encoder=StepMean(), local=ControlVariate(), reference="Karimireddy et al., ICML 2020"),
+    "feddyn": Method(encoder=Weighted(), local=Dynamic(), reference="Acar et al., ICLR 2021"),
     "krum": Method(encoder=Robust(rule="krum"), reference="Blanchard et al., NeurIPS 2017"),
     "multi_krum": Method(encoder=Robust(rule="krum", chosen=None), reference="Blanchard et al., NeurIPS 2017"),
     "geometric_median": Method(encoder=Robust(), reference="Pillutla et al., IEEE TSP 70, 2022"),
     "norm_clipping": Method(encoder=Robust(rule="clipped_mean"), reference="Sun et al., arXiv:1911.07963"),
+    "coordinate_median": Method(encoder=TrimmedMean(hostile=None), reference="Yin et al., ICML 2018"),
+    "trimmed_mean": Method(encoder=TrimmedMean(), reference="Yin et al., ICML 2018"),
+    "ties": Method(encoder=TiesMerging(), reference="Yadav et al., NeurIPS 2023"),
+    "emr": Method(encoder=EmrMerging(), reference="Huang et al., NeurIPS 2024"),
+    "sign_agreement": Method(encoder=SignAgreement(), reference="Parascandolo et al., ICLR 2021"),
+    "fedavgm": Method(encoder=ServerMomentum(), decoder=ServerMomentum(), reference="Hsu et al., arXiv:1909.06335"),
+    "fedadam": Method(encoder=ServerAdam(), decoder=ServerAdam(), reference="Reddi et al., ICLR 2021"),
+    "fedyogi": Method(
+        encoder=ServerAdam(rule="yogi"), decoder=ServerAdam(rule="yogi"), reference="Reddi et al., ICLR 2021"
+    ),
+    "fedadagrad": Method(
+        encoder=ServerAdam(rule="adagrad"), decoder=ServerAdam(rule="adagrad"), reference="Reddi et al., ICLR 2021"
+    ),
 }

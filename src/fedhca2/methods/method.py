@@ -1,7 +1,7 @@
 """A method: how encoders, decoders and heads are aggregated, and what local training adds."""
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -23,6 +23,10 @@ class Method(Config):
     batch_norm: Annotated[
         BatchNorm, Field(description="running statistics stay local, are mixed like parameters, or are measured again")
     ] = "local"
+    norms: Annotated[
+        Literal["shared", "local"],
+        Field(description="parameters of normalisation layers are aggregated with their part, or stay local"),
+    ] = "shared"
     reference: str = ""
     rounds: Annotated[int | None, Field(ge=1, exclude=True, description="of the run, if known")] = None
 
@@ -32,6 +36,18 @@ class Method(Config):
             raise ValueError(
                 f"batch_norm: expected 'local', since clients keep their own parameters, got {self.batch_norm!r}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _layers_that_stay_keep_their_statistics(self) -> "Method":
+        if self.norms == "local" and self.batch_norm == "average":
+            raise ValueError("batch_norm: expected 'local' or 'recalibrate', since norms stay local, got 'average'")
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_kept_follows_updates(self) -> "Method":
+        if self.local.keeps and any(aggregator.sends != "updates" for aggregator in self.all_aggregators.values()):
+            raise ValueError(f"local: {self.local.kind}: expected aggregators of updates, got one of parameters")
         return self
 
     @model_validator(mode="after")

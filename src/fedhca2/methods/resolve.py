@@ -16,7 +16,9 @@ from fedhca2.objectives import Objective
 
 AGGREGATED = ("encoder", "decoder", "head")
 COMPONENTS = (*AGGREGATED, "local", "weights")
-OWN = ("batch_norm", "reference")
+NORMS = ("batch_norm", "norms")  # what every method may do with normalisation layers
+OWN = (*NORMS, "reference")
+RENAMED = {"fine_tune_epochs": "final_epochs"}  # settings of older configs and run folders
 
 C = TypeVar("C", bound=Config)
 
@@ -32,7 +34,7 @@ def resolve(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     0.2
     """
     method = METHODS[name] if name in METHODS else imported(name)
-    settings = dict(settings or {})
+    settings = _with_new_names(settings or {})
     nested = {key: settings.pop(key) for key in COMPONENTS if key in settings}
     parts: dict[str, Config | None] = {key: getattr(method, key) for key in COMPONENTS}
     for key, value in nested.items():
@@ -59,13 +61,20 @@ def settings_of(method: Method) -> dict[str, Any]:
     """The settings that can be written beside the method's name without naming a component, and their values.
 
     >>> settings_of(METHODS["fedper"])
-    {'by': 'clients', 'batch_norm': 'local'}
+    {'by': 'clients', 'final_epochs': 0, 'batch_norm': 'local', 'norms': 'shared'}
     """
     settings: dict[str, Any] = {}
     for component in components_of(method).values():
         values = component.model_dump(exclude={"kind", "every"})
         settings |= {key: value for key, value in values.items() if key not in settings}
-    return {**settings, "batch_norm": method.batch_norm}
+    return {**settings, "batch_norm": method.batch_norm, "norms": method.norms}
+
+
+def _with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        RENAMED.get(key, key): _with_new_names(value) if isinstance(value, Mapping) else value
+        for key, value in settings.items()
+    }
 
 
 def _set_everywhere(
@@ -76,9 +85,7 @@ def _set_everywhere(
     holders = [part for part, held in active.items() if key in type(held).model_fields and key != "kind"]
     if not holders:
         fields = {field for held in active.values() for field in type(held).model_fields} - {"kind"}
-        raise ValueError(
-            f"{name}: unknown setting {key!r}. {suggest(key, [*COMPONENTS, 'batch_norm', *sorted(fields)])}"
-        )
+        raise ValueError(f"{name}: unknown setting {key!r}. {suggest(key, [*COMPONENTS, *NORMS, *sorted(fields)])}")
     holders = [part for part in holders if not (isinstance(nested.get(part), Mapping) and key in nested[part])]
     if len({repr(getattr(parts[part], key)) for part in holders}) > 1:
         places = " or ".join(f"{part}: {{{key}: …}}" for part in holders)
@@ -108,8 +115,8 @@ def _component(name: str, key: str, current: Config | None, value: object) -> Co
 def kinds_of(component: str) -> dict[str, type[Config]]:
     """What a component of a method may be, by kind: an aggregator for a part, an objective for `local`.
 
-    >>> sorted(kinds_of("local"))
-    ['attracted', 'frozen', 'heads_first', 'personal_copy', 'plain', 'proximal']
+    >>> sorted(kinds_of("local"))[:3]
+    ['attracted', 'control_variate', 'dynamic']
     """
     module, base = (aggregation, Aggregator) if component in AGGREGATED else (objectives, Objective)
     classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base)]

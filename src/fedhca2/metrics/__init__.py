@@ -1,9 +1,9 @@
 """Metrics of a validation split, each with a pure function over counts and a small accumulator."""
 
-from fedhca2.metrics.delta_m import delta_m, relative_gain
+from fedhca2.metrics.delta_m import delta_m, relative_gain, rise
 from fedhca2.metrics.edges import OdsF, edge_rules
 from fedhca2.metrics.images import Accuracy, CorrectKeypoints, MeanAveragePrecision, Over, VectorMAE, VectorRMSE
-from fedhca2.metrics.metric import Metric
+from fedhca2.metrics.metric import InUnit, Metric
 from fedhca2.metrics.pixels import AngularError, DepthRMSE, MaxF, MeanIoU, SalientIoU, SalientIoUOfImages
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "AngularError",
     "CorrectKeypoints",
     "DepthRMSE",
+    "InUnit",
     "MaxF",
     "MeanAveragePrecision",
     "MeanIoU",
@@ -24,4 +25,5 @@ __all__ = [
     "delta_m",
     "edge_rules",
     "relative_gain",
+    "rise",
 ]

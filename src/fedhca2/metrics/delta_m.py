@@ -20,6 +20,16 @@ def relative_gain(value: float, baseline: float, higher_is_better: bool) -> floa
     return gain if higher_is_better else -gain
 
 
+def rise(score: float, first: float, higher_is_better: bool) -> float:
+    """How much better a score is than the first one, from -1 to 1: their difference as a share of their sum.
+
+    >>> rise(3.0, 1.0, True), rise(3.0, 1.0, False), rise(0.0, 0.0, True)
+    (0.5, -0.5, 0.0)
+    """
+    total = abs(score) + abs(first)
+    return (score - first) / total * (1 if higher_is_better else -1) if total else 0.0
+
+
 def delta_m(
     scores: Scores,
     baseline: Scores,

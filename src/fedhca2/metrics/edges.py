@@ -187,6 +187,7 @@ class OdsF(Sums):
     """
 
     name = "ods_f"
+    for_plain_maps = False  # which have no edges, and take minutes to thin
 
     def __init__(self, max_dist: float, rules: EdgeRules = PRESETS["seism"], workers: int | None = None) -> None:
         super().__init__(len(rules.thresholds) + 2, 3, dtype=torch.int64)

@@ -1,5 +1,6 @@
 """The base class of metrics, and the running sums that most metrics use."""
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -15,6 +16,7 @@ class Metric:
     name: str
     higher_is_better: bool = True
     largest: float = 100.0  # the largest value, or the largest told apart when noise is added; the smallest is 0
+    for_plain_maps: bool = True  # whether a map of one value has a score that is worth the time
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add a batch: predictions in the task's final form, labels with 255 for ignored pixels."""
@@ -27,6 +29,26 @@ class Metric:
     def compute(self) -> dict[str, float]:
         """The scores of all batches so far, the headline first."""
         raise NotImplementedError
+
+
+class InUnit(Metric):
+    """A metric of values that are `restored` to the unit of the data first."""
+
+    def __init__(self, metric: Metric, restored: Callable[[Tensor], Tensor]) -> None:
+        self.metric, self.restored = metric, restored
+        self.name, self.higher_is_better, self.largest = metric.name, metric.higher_is_better, metric.largest
+
+    def update(self, prediction: Tensor, label: Tensor) -> None:
+        """Add a batch of standardised values."""
+        self.metric.update(self.restored(prediction), self.restored(label))
+
+    def merge(self, other: Self) -> None:
+        """Add the data of another accumulator of the same kind."""
+        self.metric.merge(other.metric)
+
+    def compute(self) -> dict[str, float]:
+        """The scores in the unit of the data."""
+        return self.metric.compute()
 
 
 class Sums(Metric):

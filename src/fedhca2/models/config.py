@@ -41,11 +41,11 @@ class Part(Config):
 
 
 class DecoderConfig(Part):
-    """FedHCA²'s decoder, MaT-FL's, or a user's own."""
+    """FedHCA²'s decoder, MaT-FL's, a hidden layer for the encoder mlp, or a user's own."""
 
-    built_in: ClassVar[tuple[str, ...]] = ("fcn", "deeplab")
+    built_in: ClassVar[tuple[str, ...]] = ("fcn", "deeplab", "mlp")
 
-    kind: Annotated[str, Field(description=f"fcn, deeplab, or a class of your own: {FORMS}")] = "fcn"
+    kind: Annotated[str, Field(description=f"fcn, deeplab, mlp, or a class of your own: {FORMS}")] = "fcn"
 
 
 class HeadConfig(Part):
@@ -70,14 +70,31 @@ class Lora(Config):
     kind: Literal["lora"] = "lora"
     rank: Annotated[int, Field(ge=1, le=WIDEST, description="r, the width of the adapters")] = 8
     alpha: Annotated[float, Field(gt=0, description="α; adapters are scaled by α/r")] = 8.0
+    share: Annotated[
+        Literal["both", "down"],
+        Field(description="A and B are aggregated with the encoder, or A alone and B stays local (FedSA-LoRA)"),
+    ] = "both"
+    train: Annotated[
+        Literal["both", "up"], Field(description="A and B, or B alone and A keeps its random values (FFA-LoRA)")
+    ] = "both"
+
+    @model_validator(mode="after")
+    def _what_is_shared_is_trained(self) -> Self:
+        if self.share == "down" and self.train == "up":
+            raise ValueError("train: expected 'both', since A is shared, got 'up'")
+        return self
 
 
 class EncoderConfig(Part):
     """The backbone and its initial weights."""
 
-    built_in: ClassVar[tuple[str, ...]] = ("timm",)
+    built_in: ClassVar[tuple[str, ...]] = ("timm", "mlp")
 
-    kind: Annotated[str, Field(description=f"timm, or a class of your own: {FORMS}")] = "timm"
+    kind: Annotated[str, Field(description=f"timm, mlp for arrays, or a class of your own: {FORMS}")] = "timm"
+    widths: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=WIDEST)], ...] | None,
+        Field(min_length=1, max_length=16, description="of mlp's layers, by default 256 and 128"),
+    ] = None
     name: Annotated[str, Field(description="a timm model, or swin_micro or swin_mini for runs on a CPU")] = SWIN_T
     weights: Annotated[
         str,
@@ -104,7 +121,7 @@ class EncoderConfig(Part):
     @property
     def title(self) -> str:
         """Its name, or the path of its class."""
-        return self.kind if self.is_own else self.name
+        return self.name if self.kind == "timm" else self.kind
 
     @property
     def fixed(self) -> bool:
@@ -112,9 +129,15 @@ class EncoderConfig(Part):
         return self.frozen or self.adapters is not None
 
     @model_validator(mode="after")
+    def _widths_are_of_mlp(self) -> Self:
+        if self.widths and self.kind != "mlp":
+            raise ValueError(f"widths: expected kind mlp, which has them, got {self.kind}")
+        return self
+
+    @model_validator(mode="after")
     def _a_fixed_backbone_drops_nothing(self) -> Self:
-        if self.drop_path and (self.fixed or self.is_own):
-            why = "the backbone is frozen" if self.fixed else "the encoder is a class of your own"
+        if self.drop_path and (self.fixed or self.kind != "timm"):
+            why = "the backbone is frozen" if self.fixed else f"the encoder is {self.kind}, not timm's"
             raise ValueError(f"drop_path: expected 0, since {why}, got {self.drop_path:g}")
         return self
 
@@ -133,7 +156,11 @@ class ModelConfig(Config):
         ),
     ] = None
     decoder: Annotated[
-        DecoderConfig, Field(description=f"fcn, FedHCA²'s decoder; deeplab, MaT-FL's; or a class of your own: {FORMS}")
+        DecoderConfig,
+        Field(
+            description="fcn, FedHCA²'s decoder; deeplab, MaT-FL's; mlp, a hidden layer, the default for the encoder "
+            f"mlp; or a class of your own: {FORMS}"
+        ),
     ] = DecoderConfig()
     decoder_width: Annotated[
         int | None,
@@ -162,6 +189,13 @@ class ModelConfig(Config):
         tuple[Literal["decoder", "head"], ...],
         Field(description="parts that start from the same values for all clients of a task"),
     ] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mlp_needs_its_decoder(cls, values: Any) -> Any:
+        encoder = values.get("encoder") if isinstance(values, dict) else None
+        is_mlp = encoder == "mlp" or (isinstance(encoder, dict) and encoder.get("kind") == "mlp")
+        return {"decoder": "mlp", **values} if is_mlp else values
 
     @property
     def own_parts(self) -> dict[str, Part]:

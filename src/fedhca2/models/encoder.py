@@ -16,6 +16,7 @@ from fedhca2.models.layers import (
     STRIDES,
     FeatureNorms,
     FeaturePyramid,
+    Mlp,
     Projections,
     add_adapters,
     as_released,
@@ -38,12 +39,13 @@ class Encoder(nn.Module):
 
     Channels-last backbones get a LayerNorm on each map, like the papers' Swin, and plain transformers a feature
     pyramid. With a `width`, all maps are projected to it; the projections belong to the encoder, since they depend on
-    its widths. `fixed` names the tensors of a frozen backbone.
+    its widths. `fixed` names the tensors of a frozen backbone, and `stays` trained ones that are not shared.
     """
 
-    def __init__(self, config: EncoderConfig, size: tuple[int, int], width: int | None = None) -> None:
+    def __init__(self, config: EncoderConfig, size: Sequence[int], width: int | None = None) -> None:
+        """:param size: height and width of images, or the shape of other inputs."""
         super().__init__()
-        self.body, channels, patch = _own_body(config) if config.is_own else _timm_body(config, size)
+        self.body, channels, patch = _body(config, size)
         self.drop_paths = take_over_drop_paths(self.body)
         if config.drop_path and not self.drop_paths:
             raise ValueError(f"encoder {config.name!r}: expected paths that drop_path can drop, got none")
@@ -52,7 +54,7 @@ class Encoder(nn.Module):
         if config.weights != "none":
             _check_digest(config)
             load_weights(self, config.title, config.weights)
-        self.fixed = _fix(self.body, config, size)
+        self.fixed, self.stays = _fix(self.body, config, size)
         if patch:
             self.pyramid: FeaturePyramid | None = FeaturePyramid(channels[0], width or 128, patch)
             channels = [width or 128] * len(STRIDES)
@@ -87,12 +89,14 @@ class Encoder(nn.Module):
 Body = tuple[nn.Module, list[int], int]  # a backbone, the widths of its maps, and its patch if it has only one map
 
 
-def _own_body(config: EncoderConfig) -> Body:
-    made = make("encoder", config)
+def _body(config: EncoderConfig, size: Sequence[int]) -> Body:
+    if config.kind == "timm":
+        return _timm_body(config, size)
+    made = make("encoder", config) if config.is_own else Mlp(size, *([config.widths] if config.widths else []))
     return made, list(made.channels), 0  # type: ignore[arg-type]
 
 
-def _timm_body(config: EncoderConfig, size: tuple[int, int]) -> Body:
+def _timm_body(config: EncoderConfig, size: Sequence[int]) -> Body:
     kind = _backbone(config.name, config.output_stride)
     options = dict(kind.options)
     if kind.drops:
@@ -101,25 +105,30 @@ def _timm_body(config: EncoderConfig, size: tuple[int, int]) -> Body:
         # Windows and their shift are never reduced to the size of a map, so one model works for images of every size.
         options |= {"always_partition": True, "strict_img_size": False} | SMALL.get(config.name, {})
     elif "swin" in config.name:  # the second version, which only timm has
-        options["img_size"] = size
+        options["img_size"] = tuple(size)
     body = timm.create_model(kind.name, features_only=True, out_indices=kind.maps, **options)
     as_released(body)
     return body, _feature_info(body).channels(), kind.patch
 
 
-def _fix(body: nn.Module, config: EncoderConfig, size: tuple[int, int]) -> frozenset[str]:
-    """Add adapters, if any, and return the names of the backbone's own tensors if they never change."""
+def _fix(body: nn.Module, config: EncoderConfig, size: Sequence[int]) -> tuple[frozenset[str], frozenset[str]]:
+    """Add adapters, if any; returns the names of tensors that never change, and of trained ones that stay local."""
+    stays = frozenset[str]()
     if not config.fixed:
-        return frozenset()
+        return frozenset(), stays
     names = {f"body.{name}" for name in body.state_dict()}
     if config.adapters:
         body.eval()
-        layers = linears(body) if config.is_own else called_linears(body, torch.zeros(1, 3, *size))
+        layers = called_linears(body, torch.zeros(1, 3, *size)) if config.kind == "timm" else linears(body)
         if not layers:
             raise ValueError(f"encoder {config.title!r}: expected linear layers for adapters, got none")
-        add_adapters(body, layers, config.adapters)
+        added = {f"body.{name}" for name in add_adapters(body, layers, config.adapters)}
         body.train()
-    return frozenset(names)
+        if config.adapters.train == "up":
+            names |= {name for name in added if name.endswith(".down")}
+        if config.adapters.share == "down":
+            stays = frozenset(name for name in added if name.endswith(".up"))
+    return frozenset(names), stays
 
 
 @dataclass(frozen=True)

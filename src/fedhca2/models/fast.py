@@ -101,7 +101,7 @@ class AlignedConvolution(nn.Conv2d):
         return functional.conv2d(input, weight, bias)[:, : self.out_channels]
 
 
-def quicken(model: nn.Module, *, compile: bool) -> None:
+def use_fast_layers(model: nn.Module, *, compile: bool) -> None:
     """Replace layers of a model on a GPU, in place, by quicker ones; some are quicker only if they are compiled."""
     for module in model.modules():
         if type(module) is WindowAttention:

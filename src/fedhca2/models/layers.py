@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from math import sqrt
+from itertools import pairwise
+from math import prod, sqrt
 
 import numpy as np
 import torch
@@ -281,3 +282,34 @@ def called_linears(body: nn.Module, image: Tensor) -> list[str]:
     for hook in hooks:
         hook.remove()
     return list(called)
+
+
+class Mlp(nn.Module):
+    """Linear layers, each with a ReLU; arrays of any shape are flattened. Gives one list entry, [B, last width].
+
+    >>> Mlp((2, 3), (8, 4)).channels
+    [4]
+    """
+
+    def __init__(self, shape: Sequence[int], widths: Sequence[int] = (256, 128)) -> None:
+        super().__init__()
+        layers = [(nn.Linear(*each), nn.ReLU()) for each in pairwise((prod(shape), *widths))]
+        self.layers = nn.Sequential(nn.Flatten(), *(module for layer in layers for module in layer))
+        self.channels = [widths[-1]]
+
+    def forward(self, arrays: Tensor) -> list[Tensor]:
+        """Compute the features."""
+        return [self.layers(arrays)]
+
+
+class VectorDecoder(nn.Module):
+    """A hidden layer of a task: the last features to [B, width]."""
+
+    def __init__(self, channels: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(channels[-1], width)
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        """Compute a task's features."""
+        decoded: Tensor = self.hidden(features[-1]).relu()
+        return decoded

@@ -1,7 +1,8 @@
 """A client's model: one encoder, and one decoder and one head per task."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from torch.nn import functional
 
 from fedhca2.models.config import ModelConfig
 from fedhca2.models.encoder import Encoder
-from fedhca2.models.layers import STRIDES, GivenDropout, GivenDropPath, resample
+from fedhca2.models.layers import STRIDES, GivenDropout, GivenDropPath, VectorDecoder, resample
 from fedhca2.models.own import make
 from fedhca2.params import Part, Slot
 from fedhca2.seeds import derive
@@ -19,11 +20,11 @@ from fedhca2.tasks import TASKS, TaskSet
 class MultiTaskModel(nn.Module):
     """Every parameter belongs to one slot: the encoder, or a task's decoder or head.
 
-    Those of an `interaction` belong to none, since they stay with the client.
+    Those of an `interaction`, and those named in `stays`, belong to none, since they stay with the client.
     """
 
     def __init__(
-        self, config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int], tasks: TaskSet = TASKS
+        self, config: ModelConfig, channels: Mapping[str, int], size: Sequence[int], tasks: TaskSet = TASKS
     ) -> None:
         super().__init__()
         self.tasks = tasks
@@ -36,13 +37,16 @@ class MultiTaskModel(nn.Module):
         dropouts = [module for module in self.decoders.modules() if isinstance(module, GivenDropout)]
         self.drops: list[GivenDropPath | GivenDropout] = [*self.encoder.drop_paths, *dropouts]
         shapes = tuple((name, buffer.shape) for name, buffer in self.named_buffers())
+        self.stays = frozenset(f"encoder.{name}" for name in self.encoder.stays)  # trained, but in no slot
         self.kind: Hashable = (repr(self), shapes, tasks)  # the same for models that differ only in values
 
     def _head(self, config: ModelConfig, task: str, channels: int) -> nn.Module:
         if config.head and config.head.is_own:
             return make("head", config.head, self.width, channels)
+        if config.decoder.kind == "mlp":
+            return nn.Linear(self.width, channels)
         if self.tasks[task].output == "vector":
-            return VectorHead(self.width, channels)
+            return (ScaledHead if self.tasks[task].standardised else VectorHead)(self.width, channels)
         usual = "linear" if config.decoder.kind == "deeplab" else "transposed"
         kind = config.head.kind if config.head else usual
         return nn.Conv2d(self.width, channels, kernel_size=1) if kind == "linear" else Head(self.width, channels)
@@ -64,21 +68,30 @@ class MultiTaskModel(nn.Module):
         return {name: value for name, value in self.state_dict().items() if name in names} if names else {}
 
     def slots(self) -> dict[Slot, dict[str, Tensor]]:
-        """All tensors by slot, except fixed ones: parameters, and running statistics of normalisation layers."""
+        """All tensors by slot, except those that are fixed or stay: parameters, and running statistics of norms."""
         slots: dict[Slot, dict[str, Tensor]] = {}
         for part, task in [("encoder", ""), *(("decoder", task) for task in self.decoders)]:
             module = self.get_submodule(slot_prefix(Slot(part, task)).removesuffix("."))  # type: ignore[arg-type]
             fixed = self.encoder.fixed if part == "encoder" else frozenset[str]()
-            parameters: dict[str, Tensor] = {
-                name: value for name, value in module.named_parameters() if name not in fixed
-            }
+            parameters = self._sent(slot_prefix(Slot(part, task)), module, fixed)  # type: ignore[arg-type]
             norms = {name: value for name, value in module.named_buffers() if ".running_" in f".{name}"}
             norms = {name: value for name, value in norms.items() if name not in fixed}
             if parameters:
                 slots[Slot(part, task)] = parameters  # type: ignore[arg-type]
             if norms:
                 slots[Slot(f"{part}_norms", task)] = norms  # type: ignore[arg-type]
-        return slots | {Slot("head", task): dict(head.named_parameters()) for task, head in self.heads.items()}
+        heads = {Slot("head", task): head for task, head in self.heads.items()}
+        return slots | {slot: self._sent(slot_prefix(slot), head) for slot, head in heads.items()}
+
+    def _sent(self, prefix: str, module: nn.Module, fixed: Container[str] = ()) -> dict[str, Tensor]:
+        """The parameters of a part that neither are fixed nor stay."""
+        named = module.named_parameters()
+        return {name: value for name, value in named if name not in fixed and prefix + name not in self.stays}
+
+    def keep_norms(self) -> None:
+        """From now on, parameters of normalisation layers stay with the client."""
+        norms = [(name, layer) for name, layer in self.named_modules() if "norm" in type(layer).__name__.lower()]
+        self.stays |= {f"{name}.{inner}" for name, layer in norms for inner, _ in layer.named_parameters(recurse=False)}
 
 
 def slot_prefix(slot: Slot) -> str:
@@ -103,7 +116,7 @@ def _decoder(config: ModelConfig, channels: Sequence[int], width: int) -> nn.Mod
         return make("decoder", config.decoder, channels, width)
     if config.decoder.kind == "deeplab":
         return DeepLab(channels, width, config.encoder.output_stride)
-    return Decoder(channels, width)
+    return (VectorDecoder if config.decoder.kind == "mlp" else Decoder)(channels, width)
 
 
 def fingerprint(model: MultiTaskModel) -> str:
@@ -119,7 +132,7 @@ def fingerprint(model: MultiTaskModel) -> str:
 def build_model(
     config: ModelConfig,
     channels: Mapping[str, int],
-    size: tuple[int, int],
+    size: Sequence[int],
     *,
     seed: int,
     client: str,
@@ -136,7 +149,7 @@ def build_model(
 
 
 def common_model(
-    config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int], *, seed: int, tasks: TaskSet = TASKS
+    config: ModelConfig, channels: Mapping[str, int], size: Sequence[int], *, seed: int, tasks: TaskSet = TASKS
 ) -> MultiTaskModel:
     """The model that clients of these settings have before each draws its own decoders and heads."""
     with torch.random.fork_rng(devices=[]):
@@ -230,6 +243,38 @@ class VectorHead(nn.Sequential):
 
     def __init__(self, width: int, channels: int) -> None:
         super().__init__(nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, channels, kernel_size=1), nn.Flatten())
+
+
+class ScaledHead(VectorHead):
+    """A vector head that answers in the unit of its labels, and learns from standardised ones.
+
+    Their mean and deviation are a client's own: they are saved with its model, and never sent.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, width: int, channels: int) -> None:
+        super().__init__(width, channels)
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("deviation", torch.ones(channels))
+        self.register_load_state_dict_pre_hook(_unscaled_before)  # type: ignore[no-untyped-call]
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The values in the labels' unit, in full precision."""
+        for layer in self:
+            input = layer(input)
+        return input.float() * self.deviation + self.mean
+
+    def standardised(self, values: Tensor) -> Tensor:
+        """Values of mean 0 and deviation 1 over the training labels."""
+        return (values - self.mean) / self.deviation
+
+
+def _unscaled_before(head: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Models of earlier versions have no mean and deviation, and answer as they are."""
+    for name, usual in (("mean", 0.0), ("deviation", 1.0)):
+        state.setdefault(prefix + name, torch.full_like(getattr(head, name), usual))
 
 
 class Head(nn.Sequential):

@@ -80,10 +80,11 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
     `outputs` are the channels of its tasks.
     """
     own = config.own_parts
-    if "encoder" not in own and len(shape) != 3:
-        raise ValueError(
-            f"encoder: expected a class of your own for inputs {_listed(shape)}, got {config.encoder.name}"
-        )
+    wrong = not own and (config.encoder.kind == "mlp") != (config.decoder.kind == "mlp")
+    if wrong or (len(shape) != 3 and config.encoder.kind == "timm"):
+        found = f"{config.encoder.title} and {config.decoder.kind}"
+        wanted = f"mlp, or classes of your own, for inputs {_listed(shape)}"
+        raise ValueError(f"encoder and decoder: expected {wanted}, got {found}")
     model.eval()
     if not own:  # some of timm's take no images of this size
         _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(1, *shape))

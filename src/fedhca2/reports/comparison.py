@@ -1,7 +1,7 @@
 """From finished runs to the numbers of a table: a row per method, a column per group of clients and task."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, nan, sqrt
 
@@ -10,13 +10,15 @@ from scipy.special import stdtr
 
 from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
+from fedhca2.records import Records
 from fedhca2.reports.variants import changed_settings, variants, without
 from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import Scores, overall_gain, task_scores
-from fedhca2.words import metric_heading
+from fedhca2.run_folder.result import Scores, across_clients, overall_gain, task_scores
+from fedhca2.tasks.task import TRIVIAL
+from fedhca2.words import counted, metric_heading
 
-LOCAL = "local"
+LOCAL, POOLED = "local", "pooled"
 LEVEL = 0.05  # of significance
 MIN_SEEDS = 3  # of a test: two say nothing about how much gains vary
 
@@ -56,6 +58,11 @@ class Column:
 
 DELTA_M = Column("", "", "Δm", True)
 BY_CLIENT = Column("", "", "Δm by client", True)  # the mean over all clients; Δm first averages each kind
+RECOVERED = Column("", "", "of pooled", True)  # Δm as a share of that of pooled
+WORST = Column("", "", "worst client", True)  # the gain of the client that gains least
+HARMED = Column("", "", "clients harmed", False)  # the share of clients that lose
+SPREAD = Column("", "", "spread of clients", False)  # the standard deviation of clients' gains
+ACROSS = (WORST, HARMED, SPREAD)
 
 
 @dataclass(frozen=True)
@@ -81,18 +88,50 @@ class SeedScores:
             return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
 
 
-@dataclass(frozen=True)
+Entries = Mapping[str, Mapping[Column, SeedScores]]
+
+
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Entries by method, or by method and settings, and by column.
 
-    The last column is Δm if every method has it; with several clients of a kind, Δm by client follows it.
+    The last columns are about all clients and tasks, if every method has them: Δm, its share of that of pooled, with
+    several clients of a kind Δm by client, and how the gains of clients differ.
     """
 
     columns: Sequence[Column]
-    entries: Mapping[str, Mapping[Column, SeedScores]]
+    entries: Entries
     alone: Set[str] = frozenset({LOCAL})  # the rows of Local, with which the others are compared
     left_out: Sequence[Column] = ()  # columns that not all runs have
     changed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # settings that are not a method's defaults
+
+    def table(self) -> Records:
+        """A record for each method and column, as in table.csv."""
+        return Records(
+            {
+                "method": method,
+                "group": column.group,
+                "task": column.task,
+                "metric": column.metric,
+                "higher_is_better": column.higher_is_better,
+                "seeds": len(row[column].values),
+                "mean": row[column].mean,
+                "standard_deviation": row[column].deviation,
+                "best": self.is_best(method, column),
+                "p_value": self.p_values.get(method) if column == DELTA_M else None,
+            }
+            for method, row in self.entries.items()
+            for column in self.columns
+        )
+
+    def __repr__(self) -> str:
+        scores = sum(not column.is_gain for column in self.columns)
+        return f"Comparison({', '.join(self.entries)}: {counted(scores, 'score')})"
+
+    def _repr_html_(self) -> str:
+        from fedhca2.reports.layouts import notebook_table  # which needs this module
+
+        return notebook_table(self)
 
     @cached_property
     def p_values(self) -> Mapping[str, float]:
@@ -107,6 +146,9 @@ class Comparison:
         if columns := "; ".join(f"{column.group}: {column.task}" for column in self.left_out):
             notes.append(f"Not all runs have these columns, which are left out: {columns}. Δm is over the others.")
         told = {label: [each for each in changes if each not in label] for label, changes in self.changed.items()}
+        if RECOVERED in self.columns and not any(isfinite(row[RECOVERED].mean) for row in self.entries.values()):
+            wanted = f"pooled gains more than chance explains, over at least {MIN_SEEDS} seeds"
+            notes.append(f"Shares of pooled's gain are unknown: they need that {wanted}.")
         if methods := "; ".join(f"{label}: {', '.join(changes)}" for label, changes in told.items() if changes):
             notes.append(f"Settings that differ from a method's defaults: {methods}.")
         return notes
@@ -116,7 +158,9 @@ class Comparison:
         return column == DELTA_M and self.p_values.get(method, 1.0) < LEVEL
 
     def is_best(self, method: str, column: Column) -> bool:
-        """Whether no other method has a better mean, as far as the table shows digits."""
+        """Whether no other method has a better mean, as far as the table shows digits; never of shares and spreads."""
+        if column == RECOVERED or column in ACROSS:
+            return False
         sign = 1 if column.higher_is_better else -1
         means = [sign * column.rounded(row[column].mean) for row in self.entries.values() if isfinite(row[column].mean)]
         return len(means) > 1 and sign * column.rounded(self.entries[method][column].mean) == max(means)
@@ -145,21 +189,37 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     for label, same in rows.items():
         for run in same:
             values[label][run.settings["seed"]] |= _gains(run, locals_, shared, whole=not left_out)
-    wanted = (DELTA_M, BY_CLIENT) if not left_out and any(run.several_of_a_kind for run in runs) else (DELTA_M,)
+    twins = not left_out and any(run.several_of_a_kind for run in runs)
+    several = any(len(run.outcome.clients) > 1 for run in runs)
+    wanted = (DELTA_M, *[BY_CLIENT] * twins, *(ACROSS if several else ()))
     columns = [*shared, *(gain for gain in wanted if all(gain in one for one in every_run))]
-    entries = {
+    entries: Entries = {
         label: {column: SeedScores({seed: one[column] for seed, one in by_seed.items()}) for column in columns}
         for label, by_seed in values.items()
     }
     alone = {label for label, same in rows.items() if same[0].method == LOCAL}
     changed = {label: changed_settings(same[0]) for label, same in rows.items()}
+    if (pooled := next((label for label, same in rows.items() if same[0].method == POOLED), "")) and DELTA_M in columns:
+        columns.insert(columns.index(DELTA_M) + 1, RECOVERED)
+        entries = _with_shares(entries, pooled)
     return Comparison(columns, entries, alone, left_out, changed)
+
+
+def _with_shares(entries: Entries, pooled: str) -> Entries:
+    """Add Δm as a share of the mean of pooled's, unless that is no gain or may be chance."""
+    ceiling = entries[pooled][DELTA_M]
+    certain = gain_p_values({pooled: ceiling.values}).get(pooled, 1.0) < LEVEL and ceiling.mean > 0
+    unit = 100 / ceiling.mean if certain else nan
+    return {
+        label: {**row, RECOVERED: SeedScores({seed: unit * gain for seed, gain in row[DELTA_M].by_seed.items()})}
+        for label, row in entries.items()
+    }
 
 
 def _means(run: RunFiles) -> dict[Column, float]:
     """The mean score of each group of clients in each task."""
     groups, values = client_groups(run), dict[Column, list[float]]()
-    for one in task_scores(run.finished_result["clients"], None, run.task_set):
+    for one in task_scores(run.outcome.clients, None, run.task_set):
         column = Column(groups[one.client], one.task, one.ours.metric, one.ours.higher_is_better)
         values.setdefault(column, []).append(one.ours.value)
     return {column: float(np.mean(own)) for column, own in values.items()}
@@ -167,15 +227,22 @@ def _means(run: RunFiles) -> dict[Column, float]:
 
 def _gains(run: RunFiles, alone: Sequence[RunFiles], shared: Iterable[Column], *, whole: bool) -> dict[Column, float]:
     """The gains over Local of a run; of its `whole` result, or of the columns that all runs share. Empty if unknown."""
-    result = run.finished_result
+    result = run.outcome
     if run.method == LOCAL:
-        return {DELTA_M: 0.0, BY_CLIENT: 0.0}
-    gains: dict[Column, float | None] = {}
-    if whole and result["baseline"] is not None:
-        gains = {DELTA_M: result["delta_m"], BY_CLIENT: result["delta_m_by_client"]}
-    elif local := result["baseline"] or _scores_alone(run, alone, shared, whole=whole):
-        scores, tasks = result["clients"] if whole else _only(run, shared), run.task_set
-        gains = {DELTA_M: overall_gain(scores, local, tasks, run.kinds), BY_CLIENT: overall_gain(scores, local, tasks)}
+        return dict.fromkeys((DELTA_M, BY_CLIENT, *ACROSS), 0.0)
+    local = result.baseline or _scores_alone(run, alone, shared, whole=whole)
+    if local is None:
+        return {}
+    scores, tasks = result.clients if whole else _only(run, shared), run.task_set
+    gains: dict[Column, float | None] = {
+        DELTA_M: overall_gain(scores, local, tasks, run.kinds),
+        BY_CLIENT: overall_gain(scores, local, tasks),
+    }
+    if whole and result.baseline is not None:
+        gains = {DELTA_M: result.delta_m, BY_CLIENT: result.delta_m_by_client}
+    across = across_clients(scores, local, tasks)
+    worst, _, *others = across or (nan, "", nan, nan)
+    gains |= dict(zip(ACROSS, (worst, *others), strict=True))
     return {column: nan if gain is None else gain for column, gain in gains.items()}
 
 
@@ -186,8 +253,7 @@ def _scores_alone(run: RunFiles, alone: Sequence[RunFiles], shared: Iterable[Col
     for local in alone:
         ours, theirs = (one.settings.get("data", {}) for one in (run, local))
         if without(local, free) == without(run, free) and all(theirs.get(name) == ours.get(name) for name in used):
-            scores: Scores = local.finished_result["clients"]
-            return scores
+            return local.outcome.clients
     return None
 
 
@@ -196,9 +262,23 @@ def _only(run: RunFiles, shared: Iterable[Column]) -> Scores:
     groups, wanted = client_groups(run), {(column.group, column.task) for column in shared}
     scores = {
         client: {task: own for task, own in tasks.items() if (groups[client], task) in wanted}
-        for client, tasks in run.finished_result["clients"].items()
+        for client, tasks in run.outcome.clients.items()
     }
     return {client: tasks for client, tasks in scores.items() if tasks}
+
+
+def with_trivial(comparison: Comparison, runs: Iterable[RunFiles]) -> Comparison:
+    """The comparison with a last row of what one answer for all images scores, as far as the runs know it."""
+    found: dict[Column, list[float]] = {}
+    for run in runs:
+        groups = client_groups(run)
+        for one in task_scores(run.outcome.clients, None, run.task_set):
+            column = Column(groups[one.client], one.task, one.ours.metric, one.ours.higher_is_better)
+            found.setdefault(column, []).extend([one.ours.trivial] if isfinite(one.ours.trivial) else [])
+    row = {column: SeedScores({0: float(np.mean(found.get(column) or nan))}) for column in comparison.columns}
+    if not any(isfinite(entry.mean) for entry in row.values()):
+        return comparison
+    return replace(comparison, entries={**comparison.entries, TRIVIAL: row}, alone=comparison.alone | {TRIVIAL})
 
 
 def client_groups(run: RunFiles) -> dict[str, str]:

@@ -109,7 +109,9 @@ class ConsoleWatcher(Watcher):
             self.progress.remove_task(bar)
         self.clients.clear()
         for client, why in record.refused.items():
-            self.console.print(Text(f"round {round + 1}: {client} was left out: {why}", "yellow"))
+            self.console.print(Text(f"round {round + 1}: {client} was excluded: {why}", "yellow"))
+        for client, late in record.late.items():
+            self.console.print(f"round {round + 1}: {client} is {late.rounds} rounds late and counts {late.weight:.2f}")
         total = self.experiment.rounds
         if not self.console.is_terminal:
             state = f"{self.experiment.method_name} round {round + 1}/{total}  {seconds:.1f} s"
@@ -123,8 +125,8 @@ class ConsoleWatcher(Watcher):
         """Print how long the rest of a run will take, if more than five minutes, and name a smaller experiment."""
         if rounds * seconds > 300:
             smaller = f"{self.experiment.name}_small"
-            instead = f"; {smaller} is smaller" if embedded_file(smaller) else ""
-            told = f"{counted(rounds, 'more round')} will take about {duration_text(rounds * seconds)} on this machine"
+            instead = f" For a quick try: fedhca2 run {smaller}" if embedded_file(smaller) else ""
+            told = f"About {duration_text(rounds * seconds)} left ({counted(rounds, 'round')})."
             self.console.print(told + instead, highlight=False)
 
 
@@ -180,12 +182,12 @@ class LiveStatus:
 
     def __rich__(self) -> Group:
         """Build what the terminal shows."""
-        away = [Text(f"{client} was left out: {why}", "yellow") for client, why in self.refused.items()]
+        away = [Text(f"{client} was excluded: {why}", "yellow") for client, why in self.refused.items()]
         bar = Padding(ProgressBar(self.run.rounds, self.done, width=60), expand=False)  # which ends its line
         return Group(Text(self.state, "bold"), bar, *self._before(), *self._clients(), *away)
 
     def _clients(self) -> list[Text | TextTable]:
-        """A table of all clients or, if they are many, of their kinds and a line about their losses."""
+        """A table of all clients or, if they are many, of their groups and a line about their losses."""
         scored = [(client, task) for client, tasks in self.scores.items() for task in tasks]
         members = list(dict.fromkeys([*self.losses, *scored]))
         if len(members) > MAX_CLIENT_ROWS:
@@ -206,7 +208,7 @@ class LiveStatus:
         baseline = self.run.baseline
         if self.done or not baseline.path.is_dir() or baseline.finished:
             return []
-        return [Text(f"The Local baseline is trained first: fedhca2 watch {shlex.quote(str(baseline.path))}")]
+        return [Text(f"The local baseline is trained first: fedhca2 watch {shlex.quote(str(baseline.path))}")]
 
 
 class Follower:
@@ -279,7 +281,7 @@ class ParallelConsole(ParallelWatcher):
 
     def began(self, how: str) -> None:
         """Print how the runs share the GPU."""
-        self._print(f"runs share the GPU {how}")
+        self._print(f"GPU sharing: {how}")
 
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """Print a line for a finished run."""
@@ -306,5 +308,5 @@ class ParallelConsole(ParallelWatcher):
 
 
 def _outcome(run: RunFiles) -> str:
-    gain = (run.recorded_result or {}).get("delta_m")
+    gain = run.recorded_result.delta_m if run.recorded_result else None
     return "finished" if gain is None else f"Δm {gain_text(gain)}"

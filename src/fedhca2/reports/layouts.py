@@ -1,19 +1,30 @@
 """A comparison as Markdown, CSV, LaTeX, and as a table in the terminal."""
 
-import csv
 from collections.abc import Sequence
-from io import StringIO
+from html import escape
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
-from fedhca2.reports.comparison import DELTA_M, LEVEL, LOCAL, MIN_SEEDS, Column, Comparison, SeedScores, gather
+from rich.markup import escape as escape_markup
+
+from fedhca2.records import Records, html_table
+from fedhca2.reports.comparison import (
+    DELTA_M,
+    LEVEL,
+    LOCAL,
+    MIN_SEEDS,
+    Column,
+    Comparison,
+    SeedScores,
+    gather,
+    with_trivial,
+)
 from fedhca2.reports.drawings import RANKS_FILE, draw_ranks, ranking_of
 from fedhca2.reports.tables import TextTable
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.whole_files import ORDINARY, write_whole
-from fedhca2.words import UNKNOWN, counted
+from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, size_text
 
 LATEX = str.maketrans(
     {"*": "$^{*}$", "<": "$<$", "—": "--", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "Δ": r"$\Delta$", "±": r"$\pm$"}
@@ -31,10 +42,14 @@ def shown(entry: SeedScores, column: Column) -> str:
     """
     if not isfinite(entry.mean):
         return UNKNOWN
-    digits = column.digits(entry.mean)
-    sign = "+" if column.is_gain else ""
-    spread = f" ± {entry.deviation:.{digits}f}" if entry.deviation is not None else ""
-    return f"{entry.mean:{sign}.{digits}f}{spread}"
+    return _with_spread(entry.mean, entry.deviation, column)
+
+
+def _with_spread(mean: float, deviation: float | None, column: Column) -> str:
+    digits = column.digits(mean)
+    sign = "+" if column.is_gain and column.higher_is_better else ""
+    spread = f" ± {deviation:.{digits}f}" if deviation is not None else ""
+    return f"{mean:{sign}.{digits}f}{spread}"
 
 
 def marks_note(comparison: Comparison) -> str:
@@ -73,43 +88,21 @@ def _cells(comparison: Comparison, bold: str, mark: str = "*") -> list[list[str]
     ]
 
 
+def _headings(comparison: Comparison) -> list[str]:
+    return ["method", *(f"{column.group}: {column.heading}".removeprefix(": ") for column in comparison.columns)]
+
+
 def to_markdown(comparison: Comparison) -> str:
     """Write a Markdown table with the best value of each column in bold."""
-    columns, note = comparison.columns, marks_note(comparison).replace("*", r"\*")
-    top = ["method", *(f"{column.group}: {column.heading}".removeprefix(": ") for column in columns)]
-    rows = [top, ["---", *("---:" for _ in columns)], *_cells(comparison, "**{}**", r"\*")]
+    top, note = _headings(comparison), marks_note(comparison).replace("*", r"\*")
+    rows = [top, ["---", *("---:" for _ in top[1:])], *_cells(comparison, "**{}**", r"\*")]
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
     return "\n".join([*lines, *(["", note] if note else [])]) + "\n"
 
 
-def to_csv(comparison: Comparison) -> str:
-    """Write one line per method and column, with all digits and an empty field for unknown values."""
-    text, records = StringIO(), to_data(comparison)
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    for record in records:
-        writer.writerow({k: "" if isinstance(v, float) and not isfinite(v) else v for k, v in record.items()})
-    return text.getvalue()
-
-
-def to_data(comparison: Comparison) -> list[dict[str, Any]]:
-    """One record per method and column, with the keys of the CSV file."""
-    return [
-        {
-            "method": method,
-            "group": column.group,
-            "task": column.task,
-            "metric": column.metric,
-            "higher_is_better": column.higher_is_better,
-            "seeds": len(row[column].values),
-            "mean": row[column].mean,
-            "standard_deviation": row[column].deviation,
-            "best": comparison.is_best(method, column),
-            "p_value": comparison.p_values.get(method) if column == DELTA_M else None,
-        }
-        for method, row in comparison.entries.items()
-        for column in comparison.columns
-    ]
+def notebook_table(comparison: Comparison) -> str:
+    """The table in HTML for a notebook, with the note under it."""
+    return f"{html_table(_headings(comparison), _cells(comparison, '{}'))}<p>{escape(marks_note(comparison))}</p>"
 
 
 def to_latex(comparison: Comparison) -> str:
@@ -154,13 +147,34 @@ def _summary(comparison: Comparison) -> TextTable:
     return TextTable(["method", *names], rows, "Comparison", note, right=names, drop=names[:0:-1], wraps=wraps)
 
 
-def write_comparison(runs: Sequence[RunFiles], folder: Path) -> Comparison:
-    """Write table.md, table.csv, table.tex and, for three methods or more, critical-difference.svg into a folder."""
+def board_table(board: Records) -> TextTable:
+    """The leaderboard in the terminal."""
+    rows, last = [], ""
+    for one in board:
+        gain = UNKNOWN if one["delta_m"] is None else _with_spread(one["delta_m"], one["standard_deviation"], DELTA_M)
+        worst = UNKNOWN if one["worst_client"] is None else f"{gain_text(one['worst_gain'])} {one['worst_client']}"
+        cost = [duration_text(one["seconds"]), *(size_text(one[f"bytes_{way}"]) for way in ("up", "down"))]
+        name = one["experiment"] if one["experiment"] != last else ""
+        rows.append([name, one["method"], str(one["seeds"]), gain, worst, *cost])
+        last = one["experiment"]
+    names = ["experiment", "method", "seeds", "Δm %", "worst client", "time", "up", "down"]
+    right, drop = ["seeds", "Δm %", "time", "up", "down"], ["down", "up", "time", "seeds"]
+    note = "" if board else "no finished runs"
+    return TextTable(names, [[*map(escape_markup, row)] for row in rows], "", note, right, drop, {"worst client": 14})
+
+
+def write_comparison(runs: Sequence[RunFiles], folder: Path, *, trivial: bool = False) -> Comparison:
+    """Write table.md, table.csv, table.tex and, for three methods or more, critical-difference.svg into a folder.
+
+    :param trivial: also list what one answer for all images scores.
+    """
     comparison = gather(runs)
     if ranking := ranking_of(comparison):
         write_whole(folder / RANKS_FILE, draw_ranks(ranking).encode(), ORDINARY)
     else:
         (folder / RANKS_FILE).unlink(missing_ok=True)
-    for name, write in (("table.md", to_markdown), ("table.csv", to_csv), ("table.tex", to_latex)):
-        write_whole(folder / name, write(comparison).encode(), ORDINARY)
+    comparison = with_trivial(comparison, runs) if trivial else comparison
+    for name, text in (("table.md", to_markdown(comparison)), ("table.tex", to_latex(comparison))):
+        write_whole(folder / name, text.encode(), ORDINARY)
+    comparison.table().to_csv(folder / "table.csv")
     return comparison

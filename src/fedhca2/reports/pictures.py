@@ -1,6 +1,7 @@
-"""Pictures of inputs and predictions: painted maps, overlays, and a panel of a client's samples."""
+"""Predictions for people: painted maps, overlays, a panel of a client's samples; and answers in words and numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +90,83 @@ def samples_panel(run: RunFiles, client: str, index: int = 0, tile: int = 192) -
         for x, when in zip(lefts, titles, strict=True):
             panel.paste(enlarged(tiles[when], tile), (x, y))
     return panel
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says about an input in one task.
+
+    :param answer: in words.
+    :param value: the number that belongs to them: a probability, a share of the pixels, or the predicted number.
+    :param values: all of them by name.
+    """
+
+    answer: str
+    value: float | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.answer
+
+
+def answer_of(task: Task, space: LabelSpace, prediction: Array, probabilities: Array | None = None) -> Answer:
+    """Put a task's prediction [C] or [C, H, W] into words.
+
+    :param probabilities: of the classes of a vector, if the task has some.
+
+    >>> from fedhca2.tasks import TASKS
+    >>> pets = LabelSpace(names=("cat", "dog"))
+    >>> str(answer_of(TASKS["classification"], pets, np.array([0.0]), np.array([0.71, 0.29])))
+    'cat (0.71)'
+    """
+    if task.output == "map":
+        return _of_map(task, space, prediction)
+    if probabilities is None:
+        return _of_numbers(task, space, prediction)
+    values = {_name(space, i): round(float(value), 6) for i, value in enumerate(probabilities)}
+    if task.label_channels is None:  # any number of classes may be there
+        there = [name for name in sorted(values, key=lambda name: -values[name]) if values[name] >= 0.5]
+    else:
+        there = [_name(space, int(prediction[0]))]
+    text = ", ".join(f"{name} ({values[name]:.2f})" for name in there)
+    return Answer(text or "nothing", values[there[0]] if there else None, values)
+
+
+def _of_numbers(task: Task, space: LabelSpace, prediction: Array) -> Answer:
+    unit = _unit(task) if task.grouped_by == "value" else ""
+    values = {_name(space, i): float(value) for i, value in enumerate(prediction)}
+    if len(values) == 1:
+        (value,) = values.values()
+        return Answer(f"{value:.4g}{unit}", value, {space.names[0] if space.names else "value": value})
+    return Answer(", ".join(f"{name} {value:.4g}{unit}" for name, value in values.items()), None, values)
+
+
+def _of_map(task: Task, space: LabelSpace, map: Array) -> Answer:
+    """Describe a map by the shares of its classes, by the pixels above one half, or by its range."""
+    if task.grouped_by == "class":
+        numbers, counts = np.unique(map.astype(np.int64), return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        values = {_name(space, int(numbers[i])): float(counts[i] / map.size) for i in order}
+        return Answer(_shares(values), next(iter(values.values())), values)
+    if len(map) > 1:
+        return Answer(f"{len(map)} channels of {map.shape[1]}×{map.shape[2]}")
+    if task.label_range(space) == (0, 1):
+        share = float((map >= 0.5).mean())
+        return Answer(f"{share:.0%} of the pixels", share, {"share": share})
+    least, mean, greatest = float(map.min()), float(map.mean()), float(map.max())
+    return Answer(
+        f"{least:.3g} to {greatest:.3g}{_unit(task)}", mean, {"least": least, "mean": mean, "greatest": greatest}
+    )
+
+
+def _shares(values: Mapping[str, float], most: int = 3) -> str:
+    shown = [f"{name} {share:.0%}" for name, share in list(values.items())[:most]]
+    return ", ".join(shown) + (", …" if len(values) > most else "")
+
+
+def _unit(task: Task) -> str:
+    return task.unit if task.unit in ("%", "°", "") else f" {task.unit}"
+
+
+def _name(space: LabelSpace, number: int) -> str:
+    return space.names[number] if 0 <= number < len(space.names) else f"{number}"

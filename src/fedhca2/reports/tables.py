@@ -18,16 +18,17 @@ from rich.text import Text
 from fedhca2.experiment import Experiment
 from fedhca2.run_folder.folder import RESULT
 from fedhca2.run_folder.listing import ListedRun
-from fedhca2.run_folder.result import Headline, Result, Scores, TaskScore, task_scores
+from fedhca2.run_folder.result import Headline, Result, Scores, TaskScore, across_clients, task_scores
 from fedhca2.tasks import TaskSet
+from fedhca2.tasks.task import TRIVIAL
 from fedhca2.words import UNKNOWN, counted, gain_text, metric_heading, score_text, size_text
 
 if TYPE_CHECKING:
     from fedhca2.federation.forecast import Forecast
 
 MAX_CLIENT_ROWS = 60  # of a table of clients; more are shown by kind
-DELTA_M_MEANS = "the mean relative gain over training alone; clients with the same data and tasks are averaged first"
-UNKNOWN_GAIN = "Δm is unknown: a score is missing, or training alone scored 0, so no relative gain exists."
+DELTA_M_MEANS = "mean gain over local training; clients with the same data and tasks are averaged first"
+UNKNOWN_GAIN = "Δm is unknown: a score is missing, or the local score is 0."
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class TextTable:
             table.add_row(*(cell for name, cell in zip(self.columns, row, strict=True) if name in needed))
         yield table
         if dropped:
-            yield Text(f"left out for lack of space: {', '.join(self.drop[:dropped])}", "dim")
+            yield Text(f"hidden columns (terminal too narrow): {', '.join(self.drop[:dropped])}", "dim")
         if self.note:
             yield Text(self.note)
 
@@ -89,13 +90,13 @@ def text_of(score: Headline) -> str:
 
 @dataclass(frozen=True)
 class KindScores:
-    """The scores of all clients of a kind in one task, the worst first."""
+    """The scores of all clients of a group in one task, the worst first."""
 
     kind: str
     task: str
     first: Headline  # of any client
     ranked: Sequence[tuple[float, str]]  # a score and its client
-    gain: float  # the median over training alone in %; NaN if it is unknown
+    gain: float  # the median over local training in %; NaN if it is unknown
 
     def at(self, share: float) -> float:
         """The score that this share of the clients does not reach."""
@@ -106,7 +107,7 @@ class KindScores:
 def scores_by_kind(
     scores: Scores, tasks: TaskSet, kinds: Mapping[str, str], baseline: Scores | None = None
 ) -> list[KindScores]:
-    """Sort the finite scores of clients by kind and task."""
+    """Sort the finite scores of clients by group and task."""
     found: dict[tuple[str, str], list[TaskScore]] = {}
     for one in task_scores(scores, baseline, tasks):
         if isfinite(one.ours.value):
@@ -123,21 +124,27 @@ def scores_by_kind(
 def kinds_table(
     scores: Scores, tasks: TaskSet, kinds: Mapping[str, str], title: str = "", baseline: Scores | None = None
 ) -> TextTable:
-    """One row per kind and task, with quantiles of its clients' scores, and their median gain over a baseline."""
+    """One row per group and task, with percentiles of its clients' scores, and their median gain over a baseline."""
     rows = []
     for one in scores_by_kind(scores, tasks, kinds, baseline):
         cells = [score_text(one.first.unit, one.at(share)) for share in (0, 0.1, 0.5, 0.9, 1)]
         cells += [gain_text(one.gain)] if baseline else []
         rows.append([escape(one.kind), one.task, heading_of(one.first), f"{len(one.ranked):,}", *cells])
-    numbers = ["clients", "worst", "10 %", "median", "90 %", "best", *(["median gain"] if baseline else [])]
-    note = f"Quantiles of {counted(len(scores), 'client')}; the page and {RESULT} have every client."
-    drop, wraps = ["metric", "10 %", "90 %", "clients", "worst"], {"kind": 7, "task": 6}
-    return TextTable(["kind", "task", "metric", *numbers], rows, title, note, numbers, drop, wraps)
+    numbers = ["clients", "worst", "10th", "median", "90th", "best", *(["median gain"] if baseline else [])]
+    note = f"Percentiles of {counted(len(scores), 'client')}; the report and {RESULT} have every client."
+    drop, wraps = ["metric", "10th", "90th", "clients", "worst"], {"group": 7, "task": 6}
+    return TextTable(["group", "task", "metric", *numbers], rows, title, note, numbers, drop, wraps)
 
 
-def result_table(result: Result, tasks: TaskSet, kinds: Mapping[str, str] | None = None) -> TextTable:
-    """Make one row per client and task: its metric, the Local baseline, the relative gain; of many, one per kind."""
-    title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}"
+def result_table(
+    result: Result, tasks: TaskSet, kinds: Mapping[str, str] | None = None, *, trivial: bool = False
+) -> TextTable:
+    """Make one row per client and task: its metric, the local baseline, the relative gain; of many, one per group.
+
+    :param trivial: also list what one answer for all images scores.
+    """
+    where = ", on test images" * (result.split == "test")
+    title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}{where}"
     if kinds and sum(map(len, result.clients.values())) > MAX_CLIENT_ROWS:
         return kinds_table(result.clients, tasks, kinds, title, result.baseline)
     rows, last = [], ""
@@ -145,9 +152,10 @@ def result_table(result: Result, tasks: TaskSet, kinds: Mapping[str, str] | None
         cells = [text_of(one.ours)]
         if result.baseline:  # without `alone`, a site was away during its evaluation
             cells = [text_of(one.alone) if one.alone else UNKNOWN, *cells, _coloured(one.gain)]
-        rows.append([one.client if one.client != last else "", one.task, heading_of(one.ours), *cells])
+        floor = [score_text(one.ours.unit, one.ours.trivial)] * trivial
+        rows.append([one.client if one.client != last else "", one.task, heading_of(one.ours), *floor, *cells])
         last = one.client
-    numbers = ["local", result.method, "gain"] if result.baseline else [result.method]
+    numbers = [*[TRIVIAL] * trivial, *(["local", result.method, "gain"] if result.baseline else [result.method])]
     drop, wraps = ["metric", "local"] if result.baseline else ["metric"], {"client": 7, "task": 6}
     return TextTable(["client", "task", "metric", *numbers], rows, title, right=numbers, drop=drop, wraps=wraps)
 
@@ -155,18 +163,27 @@ def result_table(result: Result, tasks: TaskSet, kinds: Mapping[str, str] | None
 def conclusion(result: Result, tasks: TaskSet) -> str:
     """Explain Δm in a sentence, as far as it is known."""
     if not result.baseline:
-        return "Δm needs a Local baseline: train one with `--set baseline=true`, or give `--baseline RUN`."
+        return "No local baseline, so Δm is unknown. Rerun with `--set baseline=true`, or give `--baseline RUN`."
     if result.delta_m is None:
         return UNKNOWN_GAIN
     trained = {task for scores in result.clients.values() for task in scores}
     left_out = sorted(task for task in trained if not tasks[task].counts_in_delta_m)
-    besides = f" ({', '.join(left_out)} left out)" if left_out else ""
-    certain = how_certain(result.clients, result.baseline, tasks)
+    besides = f" (without {', '.join(left_out)})" if left_out else ""
+    certain = f"{how_certain(result.clients, result.baseline, tasks)} {across_text(result, tasks)}".rstrip()
     return f"Δm {gain_text(result.delta_m)}: {DELTA_M_MEANS}{besides}. {certain}"
 
 
+def across_text(result: Result, tasks: TaskSet) -> str:
+    """Say how the gains of a run's clients differ; empty for a single client."""
+    across = across_clients(result.clients, result.baseline or {}, tasks)
+    if across is None or len(result.clients) < 2:
+        return ""
+    worst = f"Worst client: {across.client}, {gain_text(across.worst)}"
+    return f"{worst}; {across.harmed:.0f}% of clients lose. Standard deviation over clients: {across.deviation:.2f}%."
+
+
 def counting_gains(clients: Scores, baseline: Scores, tasks: TaskSet) -> list[float]:
-    """The gains over training alone in % of all scores that count in Δm; NaN if one is unknown."""
+    """The gains over local training in % of all scores that count in Δm; NaN if one is unknown."""
     return [one.gain for one in task_scores(clients, baseline, tasks) if one.alone and one.ours.counts]
 
 
@@ -175,11 +192,11 @@ def how_certain(clients: Scores, baseline: Scores, tasks: TaskSet) -> str:
     gains = counting_gains(clients, baseline, tasks)
     known = [gain for gain in gains if isfinite(gain)]
     better, unknown = sum(gain > 0 for gain in known), len(gains) - len(known)
-    told = f"{better} of {counted(len(known), 'score')} {'is' if better == 1 else 'are'} better than alone."
-    if unknown:
-        told += f" {counted(unknown, 'more score')} {'has' if unknown == 1 else 'have'} no gain: "
-        told += "it is missing, or training alone scored 0."
-    return f"{told} Only more seeds can tell how much that varies."
+    told = f"{better} of {counted(len(known), 'score')} {'is' if better == 1 else 'are'} better"
+    if len(known) > 1:
+        told += f", from {gain_text(min(known))} to {gain_text(max(known))}"
+    told += f"; {unknown} more without a gain" if unknown else ""
+    return f"{told}. One seed: the uncertainty of Δm is unknown."
 
 
 def _coloured(gain: float) -> str:
@@ -191,7 +208,7 @@ def _coloured(gain: float) -> str:
 def runs_table(runs: Sequence[ListedRun], folder: Path) -> TextTable | str:
     """A row for each run of a folder."""
     if not runs:
-        return f"{folder}: no runs in it"
+        return f"No runs in {folder}"
     rows = [
         [
             escape(str(run.folder)),
@@ -215,6 +232,7 @@ def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
             ", ".join(client.tasks),
             str(client.train),
             str(client.val),
+            str(client.steps),
             f"{sum(client.parameters.values()) / 1e6:.3g} M",
             ", ".join(f"{part} ({kind})" for part, kind in client.sends.items()) or "nothing",
             size_text(client.bytes_up),
@@ -223,11 +241,11 @@ def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
         for client in forecast.clients
     ]
     table = TextTable(
-        ["client", "tasks", "train", "val", "parameters", "sends", "up", "down"],
+        ["client", "tasks", "train", "val", "steps", "parameters", "sends", "up", "down"],
         rows,
         title="Clients, and bytes in a round",
-        right=["train", "val", "parameters", "up", "down"],
-        drop=["parameters", "val", "sends", "tasks"],
+        right=["train", "val", "steps", "parameters", "up", "down"],
+        drop=["parameters", "val", "steps", "sends", "tasks"],
         wraps={"client": 16, "tasks": 8, "sends": 12},
     )
     total = forecast.to_dict()["per_round"]
@@ -242,6 +260,6 @@ def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
         f"{', '.join(forecast.devices)}; a round with all clients sends {up} up and {down} down{secure}",
         f"memory: about {states} for the states of all clients, of which those beyond checkpoints.memory wait in "
         f"files, and {steps} for training steps, besides images and libraries",
-        "nothing was trained, and no folder was made",
+        "Dry run: nothing was trained or written.",
     ]
     return Group(table, *map(Text, sentences))

@@ -32,16 +32,16 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
     """Read the Local scores of a finished run with the same data, clients, seed and rounds."""
     try:
         files = RunFiles.open(run)
-        result, other = files.finished_result, other_settings(files, experiment, FREE)
+        result, other = files.outcome, other_settings(files, experiment, FREE)
     except (OSError, UserError) as error:
         raise UserError(f"--baseline {run}", f"not a finished run: {error}") from None
     if other:
         raise UserError(
             f"--baseline {run}", f"expected the same settings as this run, got different {', '.join(other)}"
         )
-    scores: Scores | None = result["clients"] if result["method"] == "local" else result["baseline"]
+    scores = result.clients if result.method == "local" else result.baseline
     if scores is None:
-        raise UserError(f"--baseline {run}", f"expected a run of 'local', got {result['method']!r} without a baseline")
+        raise UserError(f"--baseline {run}", f"expected a run of 'local', got {result.method!r} without a baseline")
     return scores
 
 
@@ -49,6 +49,12 @@ def other_settings(files: RunFiles, experiment: Experiment, free: Set[str]) -> l
     """The settings, apart from the free ones, in which a run differs from this experiment."""
     recorded, wanted = files.config, experiment.to_dict()
     return [key for key in sorted({*recorded, *wanted} - free) if recorded.get(key) != wanted.get(key)]
+
+
+def check_same(files: RunFiles, experiment: Experiment) -> None:
+    """Raise UserError unless the run in a folder is of this experiment."""
+    if other := other_settings(files, experiment, {"devices", "methods"}):
+        raise UserError(files.path, f"expected a run with these settings, got different {', '.join(other)}")
 
 
 def baseline_files(run: Path, scores: Scores) -> dict[str, Any]:
@@ -63,5 +69,4 @@ def finished_scores(run: Path, experiment: Experiment) -> Scores | None:
     files = RunFiles(run)
     if not files.begun or files.result is None or files.config_text != experiment.to_yaml():
         return None
-    scores: Scores = files.result["clients"]
-    return scores
+    return files.result.clients

@@ -224,7 +224,9 @@ def progress_as_state(progress: Progress, beside: Mapping[str, Any]) -> ClientSt
         return {"row": names[id(row)]}
 
     pending = {client: deliveries_as_data(rows, place) for client, rows in progress.pending.items()}
-    return ClientState(tensors, {"server": progress.state.to_dict(), "pending": pending, **beside})
+    kept = {key: [place(row) for row in rows] for key, rows in progress.state.rows.items()}
+    server = {"server": progress.state.to_dict(), "rows": kept, "at_work": dict(progress.at_work)}
+    return ClientState(tensors, {**server, "pending": pending, **beside})
 
 
 def progress_from_state(state: ClientState, folder: Path = Path()) -> Progress:
@@ -240,4 +242,7 @@ def progress_from_state(state: ClientState, folder: Path = Path()) -> Progress:
         return opened[name]
 
     pending = {client: deliveries_from_data(data, row) for client, data in state.values["pending"].items()}
-    return Progress(ServerState.from_dict(state.values["server"]), pending)
+    kept = state.values.get("rows", {})  # older checkpoints have none
+    rows = {key: tuple(state.tensors[each["row"]] for each in places) for key, places in kept.items()}
+    server = replace(ServerState.from_dict(state.values["server"]), rows=rows)
+    return Progress(server, pending, state.values.get("at_work", {}))

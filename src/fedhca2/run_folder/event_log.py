@@ -104,11 +104,12 @@ class EventLog(Watcher):
                 },
             )
 
-    def replied(self, order: Order, reply: Reply, traffic: tuple[int, int] | None = None) -> None:
+    def replied(self, order: Order, reply: Reply, traffic: tuple[int, int] | None = None, split: str = "val") -> None:
         """Log a client's work: its scores belong to the model after `round` rounds, its losses to the next round.
 
         The effect is that of the rows from the last of these rounds.
 
+        :param split: what its scores are on; those on test images are events of their own.
         :param traffic: the bytes up and down; by default those of the rows and numbers.
         """
         up, down = traffic or (reply.nbytes, order.nbytes)
@@ -117,7 +118,7 @@ class EventLog(Watcher):
         who = {"round": order.round, "client": reply.client}
         for task, scores in reply.metrics.items():
             for metric, value in scores.items():
-                self.log("metric", **who, task=task, metric=metric, value=value)
+                self.log("metric" if split == "val" else split, **who, task=task, metric=metric, value=value)
         for task, value in reply.losses.items():
             self.log("loss", **who, task=task, metric="loss", value=value)
         if reply.effect and order.compare:
@@ -135,6 +136,8 @@ class EventLog(Watcher):
             values, matrices = _logged(aggregation)
             self.log_matrices("aggregation", round, matrices, **values)
         self.log("weights", round=round, weights={str(key): values for key, values in record.weights.items()})
+        if record.late:
+            self.log("late", round=round, clients={client: each._asdict() for client, each in record.late.items()})
         self.log("round", round=round, seconds=seconds, refused=record.refused)
 
 
@@ -152,9 +155,10 @@ def _logged(aggregation: Aggregation) -> tuple[dict[str, Any], dict[str, Any]]:
     count = len(aggregation.members)
     chosen = [i * count // MOST_MEMBERS for i in range(MOST_MEMBERS)] if count > MOST_MEMBERS else [*range(count)]
     products, votes = aggregation.products, aggregation.mixing.votes
-    gets = [[blend.gets[i] for i in chosen] for blend in aggregation.mixing.blends]
+    gets = [[blend.gets[i] for i in chosen] for blend in aggregation.mixing.sums]
     rows = [sorted(set(each)) for each in gets]
-    weights = [blend.weights[..., kept, :] for blend, kept in zip(aggregation.mixing.blends, rows, strict=True)]
+    blends = zip(aggregation.mixing.sums, rows, strict=True)
+    weights = [blend.scale * blend.weights[..., kept, :] for blend, kept in blends]
     values = {
         "part": aggregation.part,
         "members": [aggregation.members[i] for i in chosen],

@@ -4,7 +4,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
-from math import isfinite, nan, prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,17 +40,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(path, f"expected JSON, got {error}") from None
-
-
-def numbers(value: Any) -> Any:
-    """Restore scores from JSON: null becomes NaN.
-
-    >>> numbers({"road": {"semseg": {"miou": None}}, "home": {"depth": {"rmse": 0.5}}})
-    {'road': {'semseg': {'miou': nan}}, 'home': {'depth': {'rmse': 0.5}}}
-    """
-    if isinstance(value, dict):
-        return {key: numbers(item) for key, item in value.items()}
-    return nan if value is None else value
 
 
 def mapping(place: object, values: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The runs in a folder, and the state of each."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from fedhca2.errors import UserError
 from fedhca2.imports import NotAllowedError
-from fedhca2.run_folder.files import mapping
 from fedhca2.run_folder.folder import BASELINE_FOLDER, CONFIG, in_use
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import Result
 
 State = Literal["running", "interrupted", "finished", "failed", "unreadable"]
 
@@ -45,8 +45,8 @@ def listed(folder: Path) -> ListedRun:
     """Describe one run; one that cannot be read is listed as such."""
     run = RunFiles(folder)
     try:
-        result = run.recorded_result or {}
-        origin = mapping(folder, result.get("origin") or {})
+        result = run.recorded_result
+        origin = (result and result.origin) or {}
         begun = datetime.fromtimestamp(run.config_file.stat().st_mtime, UTC).isoformat(timespec="seconds")
         return ListedRun(
             folder,
@@ -63,15 +63,16 @@ def listed(folder: Path) -> ListedRun:
         return ListedRun(folder, "unreadable")
 
 
-def _gain(run: RunFiles, result: Mapping[str, Any]) -> float | None:
+def _gain(run: RunFiles, result: Result | None) -> float | None:
     """The run's Δm, which an older file does not have; it then takes the code of the run's tasks to compute it."""
-    if "delta_m_by_client" in result or "delta_m" not in result:
-        return result.get("delta_m")
+    if result is None:
+        return None
+    if result.delta_m is None or "delta_m_by_client" in result.model_fields_set:
+        return result.delta_m
     try:
-        gain: float | None = run.finished_result["delta_m"]
+        return run.outcome.delta_m
     except NotAllowedError:
         return None
-    return gain
 
 
 def _state(run: RunFiles) -> State:

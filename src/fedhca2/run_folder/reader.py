@@ -1,7 +1,7 @@
 """Reading a run from its files."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from fedhca2.experiment.sources import read_config
 from fedhca2.imports import NotAllowedError, is_allowed, is_import_path, only_allowed
 from fedhca2.run_folder.event_log import Event, known, read_events, read_matrices
 from fedhca2.run_folder.files import Array as Array
-from fedhca2.run_folder.files import mapping, numbers, read_arrays, read_json
+from fedhca2.run_folder.files import mapping, read_arrays, read_json
 from fedhca2.run_folder.folder import (
     BASELINE,
     BASELINE_FOLDER,
@@ -33,7 +33,15 @@ from fedhca2.run_folder.folder import (
     TASK_FACTS,
 )
 from fedhca2.run_folder.result import Result, Scores, overall_gain
-from fedhca2.run_folder.schema import check_config, check_result, check_scores, check_tasks, require_task, task_from
+from fedhca2.run_folder.schema import (
+    check_config,
+    check_scores,
+    check_tasks,
+    read_result,
+    read_scores,
+    require_task,
+    task_from,
+)
 from fedhca2.tasks import TASKS, TaskSet
 from fedhca2.tasks.declared import DeclaredTask, known_tasks
 
@@ -104,42 +112,36 @@ class RunFiles:
             return self.config
 
     @cached_property
-    def recorded_result(self) -> dict[str, Any] | None:
-        """The content of `result.json`, for which no task needs to be known; None before the end of the run."""
+    def recorded_result(self) -> Result | None:
+        """The content of `result.json`, for which no task needs to be known; None before the end of the run.
+
+        What another version left out is empty, or as configured.
+        """
         path = self.path / RESULT
         if not path.is_file():
             return None
-        result: dict[str, Any] = read_json(path)
-        check_result(result, str(path))
-        return result
+        found = mapping(path, read_json(path))
+        lost = {key: self.config[key] for key in ("name", "rounds", "seed") if key not in found}
+        return read_result(found | lost, str(path))
 
     @cached_property
-    def result(self) -> dict[str, Any] | None:
-        """The outcome of the run, with NaN for unknown scores; empty before its end."""
-        if self.recorded_result is None:
+    def result(self) -> Result | None:
+        """The outcome of the run; None before its end."""
+        found = self.recorded_result
+        if found is None:
             return None
-        result = dict(self.recorded_result)
-        check_scores(result, self.task_set, str(self.path / RESULT))
-        clients, baseline = numbers(result["clients"]), numbers(result.get("baseline") or {})
-        if "delta_m_by_client" not in result:  # an older file, whose Δm is by client
-            gain = overall_gain(clients, baseline, self.task_set, self._kinds(clients))
-            result |= {"delta_m": gain, "delta_m_by_client": result.get("delta_m")}
-        return {**result, "clients": clients, "baseline": baseline or None}
+        check_scores(found, self.task_set, str(self.path / RESULT))
+        if "delta_m_by_client" in found.model_fields_set:
+            return found
+        gain = overall_gain(found.clients, found.baseline or {}, self.task_set, self._kinds(found.clients))
+        return found.model_copy(update={"delta_m": gain, "delta_m_by_client": found.delta_m})  # an older file's is that
 
     @property
-    def finished_result(self) -> dict[str, Any]:
+    def outcome(self) -> Result:
         """The outcome of the run; raises UserError before its end."""
         if self.result is None:
             raise UserError(self.path, f"expected a finished run, got no {RESULT} in it")
         return self.result
-
-    @property
-    def outcome(self) -> Result:
-        """The outcome as a `Result`; what the file of another version lacks is empty, or as configured."""
-        found = self.finished_result
-        known: dict[str, Any] = {key: self.config[key] for key in ("name", "rounds", "seed")}
-        known |= {"delta_m": None, "seconds": 0.0, "bytes": {"up": 0, "down": 0}, "versions": {}, "device": "", **found}
-        return Result(**{field.name: known[field.name] for field in fields(Result) if field.name in known})
 
     @property
     def partition(self) -> dict[str, Any] | None:
@@ -241,7 +243,7 @@ class RunFiles:
     def tasks(self) -> dict[str, tuple[str, ...]]:
         """Every client's tasks, in the order of the config."""
         if self.result:
-            return {client: tuple(tasks) for client, tasks in self.result["clients"].items()}
+            return {client: tuple(tasks) for client, tasks in self.result.clients.items()}
         tasks_of: dict[str, dict[str, None]] = {}
         for event in (*self.of("loss"), *self.of("metric")):
             tasks_of.setdefault(event["client"], {})[event["task"]] = None
@@ -286,7 +288,7 @@ class RunFiles:
     def kept_baseline(self) -> Scores | None:
         """The scores of a baseline from another run, if there is one."""
         path = self.path / BASELINE
-        return numbers(read_json(path)) if path.is_file() else None
+        return read_scores(read_json(path), str(path)) if path.is_file() else None
 
     def baseline_events(self, kind: str) -> list[Event]:
         """The `metric` or `loss` events of the Local baseline, from this run or another."""

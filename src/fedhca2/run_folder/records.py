@@ -35,15 +35,19 @@ class SlotKey(NamedTuple):
 
 @dataclass(frozen=True)
 class ServerState:
-    """Everything the server keeps between rounds."""
+    """Everything the server keeps between rounds.
+
+    `rows` are what aggregators that keep rows have for each part and layout. Everything else is small numbers.
+    """
 
     round: int = 0
     weights: Mapping[SlotKey, Weights] = field(default_factory=dict)  # learned α and β
     shares: Mapping[SlotKey, tuple[float, ...]] = field(default_factory=dict)  # recent moves, for the guard
     kept: Mapping[SlotKey, float] = field(default_factory=dict)  # what aggregators remember of each row's mixture
+    rows: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON data without loss."""
+        """Convert all but the rows to JSON data without loss."""
         weights = {str(key): {"value": [*w.value], "momentum": [*w.momentum]} for key, w in self.weights.items()}
         shares = {str(key): [*s] for key, s in self.shares.items()}
         kept = {str(key): value for key, value in self.kept.items()}
@@ -51,7 +55,7 @@ class ServerState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ServerState":
-        """Restore the state from `to_dict`."""
+        """Restore the state from `to_dict`, without rows."""
         parse = SlotKey.parse
         weights = {parse(key): Weights(tuple(w["value"]), tuple(w["momentum"])) for key, w in data["weights"].items()}
         shares = {parse(key): tuple(shares) for key, shares in data["shares"].items()}
@@ -61,10 +65,14 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run between two rounds: the server's state, and the rows still to be sent to clients."""
+    """The state of a run between two rounds: the server's state, and the rows still to be sent to clients.
+
+    Clients still at work on an order of an earlier round are named with that round; the rows are those of that order.
+    """
 
     state: ServerState = field(default_factory=ServerState)
     pending: Mapping[str, Mapping[Slot, Delivery]] = field(default_factory=dict)
+    at_work: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,13 @@ class Aggregation:
     mixing: Mixing
 
 
+class Lateness(NamedTuple):
+    """How many rounds late a reply was, and how often it counted."""
+
+    rounds: int
+    weight: float
+
+
 @dataclass(frozen=True)
 class ServerRecord:
     """What the server did in a round, for reports."""
@@ -88,6 +103,7 @@ class ServerRecord:
     refused: Mapping[str, str] = field(default_factory=dict)  # refused replies: the reason by client
     dropped: Mapping[str, str] = field(default_factory=dict)  # clients whose rows alone were refused: the reason
     unused: Sequence[str] = ()  # clients that sent an update in a refused reply
+    late: Mapping[str, Lateness] = field(default_factory=dict)  # replies to orders of earlier rounds, by client
 
 
 class Watcher:

@@ -5,48 +5,98 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
 from importlib.metadata import version
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any
+from statistics import fmean, pstdev
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedhca2.clients.privacy import DELTA, audited_epsilon, epsilon
 from fedhca2.metrics import delta_m, relative_gain
+from fedhca2.records import html_table
 from fedhca2.tasks import Task, TaskSet
+from fedhca2.tasks.task import TRIVIAL
 from fedhca2.version import __version__
+from fedhca2.words import counted, gain_text, metric_title
 
-Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}, the headline metric first
+Score = Annotated[float, BeforeValidator(lambda value: nan if value is None else value)]  # JSON has null for NaN
+Scores = dict[str, dict[str, dict[str, Score]]]  # {client: {task: {metric: value}}}, the headline metric first
+Count = Annotated[int, Field(ge=0)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """The content of `result.json`."""
+class Result(BaseModel):
+    """The outcome of a run, as in `result.json`. Files of other versions may lack fields, or have more, which are kept.
+
+    Numbers that are not known are None, and NaN among scores.
+
+    >>> result = Result(name="demo", method="fedper", rounds=5, seed=0, clients={"home": {"depth": {"rmse": 0.5}}})
+    >>> result.clients["home"]["depth"], result.delta_m
+    ({'rmse': 0.5}, None)
+
+    :param name: the experiment's name.
+    :param method: the method's name.
+    :param rounds: how many rounds were trained.
+    :param seed: the seed of the run.
+    :param clients: final validation scores: client, task, metric, value.
+    :param baseline: the same for clients that trained alone, or None.
+    :param delta_m: Δm in percent; None without a baseline, or if a baseline score is 0.
+    :param delta_m_by_client: the mean gain over all clients and tasks; Δm first averages clients of a kind.
+    :param seconds: how long the run took.
+    :param bytes: bytes sent, "up" by clients and "down" by the server.
+    :param versions: versions of this package, Python and torch.
+    :param device: what it ran on.
+    :param skipped: unreadable files, by client.
+    :param missing: clients without scores, with the reason.
+    :param epsilon: ε of the client that sent the most updates, if they are noised.
+    :param privacy: what noise has cost each client.
+    :param origin: command, start and git commit.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     name: str
     method: str
-    rounds: int
+    rounds: Count
     seed: int
     clients: Scores
-    baseline: Scores | None
-    delta_m: float | None  # None without a baseline, or if a baseline score is 0
-    delta_m_by_client: float | None = None  # the mean over all clients and tasks; Δm first averages clients of a kind
-    seconds: float
-    bytes: dict[str, int]
-    versions: dict[str, str]
-    device: str
-    skipped: dict[str, list[str]] = field(default_factory=dict)  # unreadable files, by client
-    missing: dict[str, str] = field(default_factory=dict)  # clients without scores, and the reason
-    epsilon: float | None = None  # of the client that sent the most updates, if they are noised
+    split: Literal["val", "test"] = "val"  # what scores are on: validation images, or test images that nothing chose by
+    baseline: Annotated[Scores | None, BeforeValidator(lambda scores: scores or None)] = None
+    delta_m: float | None = None
+    delta_m_by_client: float | None = None
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    bytes: Annotated[dict[Literal["up", "down"], Count], Field(min_length=2)] = {"up": 0, "down": 0}
+    versions: dict[str, str] = {}
+    device: str = ""
+    skipped: dict[str, list[str]] = {}
+    missing: dict[str, str] = {}
+    epsilon: float | None = None
     privacy: dict[str, Any] | None = None  # the output of `privacy_spent` for every client
     origin: dict[str, Any] | None = None  # the output of `origin`
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""
-        return asdict(self)
+        return self.model_dump()
+
+    def __repr__(self) -> str:
+        gain = "" if self.delta_m is None else f", Δm {gain_text(self.delta_m)}"
+        return (
+            f"Result({self.name}: {self.method} after {counted(self.rounds, 'round')}, seed {self.seed}, "
+            f"{counted(len(self.clients), 'client')}{gain})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [client, task, metric_title(next(iter(scores))), f"{next(iter(scores.values())):.4g}"]
+            for client, tasks in self.clients.items()
+            for task, scores in tasks.items()
+        ]
+        return f"<p>{escape(repr(self)[7:-1])}</p>{html_table(['client', 'task', 'metric', 'score'], rows)}"
 
 
 @dataclass(frozen=True)
@@ -58,13 +108,32 @@ class Headline:
     higher_is_better: bool
     counts: bool  # whether it counts in Δm
     unit: str
+    perfect: float  # the best possible value
+    trivial: float  # the value of one answer for all images; NaN if it is unknown
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is clearly better than the trivial value, or that is unknown.
+
+        Clearly: by a tenth of the trivial value, or of its distance from a perfect one.
+        """
+        better = (self.value - self.trivial) * (1 if self.higher_is_better else -1)
+        return not better < 0.1 * min(abs(self.trivial), abs(self.perfect - self.trivial))
 
 
 def headline(task: Task, scores: Mapping[str, float]) -> Headline:
     """The main score of a task, from the metric it was evaluated with."""
     known = task.empty_metrics
     metric = known[next((name for name in known if name in scores), next(iter(known)))]
-    return Headline(metric.name, scores[metric.name], metric.higher_is_better, task.counts_in_delta_m, task.unit)
+    return Headline(
+        metric.name,
+        scores[metric.name],
+        metric.higher_is_better,
+        counts=task.counts_in_delta_m,
+        unit=task.unit,
+        perfect=metric.largest if metric.higher_is_better else 0.0,
+        trivial=scores.get(TRIVIAL, nan),
+    )
 
 
 @dataclass(frozen=True)
@@ -107,6 +176,32 @@ def overall_gain(
     ours, theirs = (_counted({c: held[c] for c in both}, known) for held in (scores, baseline))
     gain = delta_m(ours, theirs, better, kinds) if ours else nan
     return gain if isfinite(gain) else None
+
+
+class AcrossClients(NamedTuple):
+    """Who pays for a mean gain: the client that gains least, the share of clients that lose, and how much they differ.
+
+    A client's gain is the mean over its tasks that count, in %. `deviation` is that of the clients' gains.
+    """
+
+    worst: float
+    client: str
+    harmed: float
+    deviation: float
+
+
+def across_clients(scores: Scores, baseline: Scores, known: TaskSet) -> AcrossClients | None:
+    """How the gains over training alone differ between clients; None if none is known."""
+    found: dict[str, list[float]] = {}
+    for one in task_scores(scores, baseline, known):
+        if one.ours.counts and isfinite(one.gain):
+            found.setdefault(one.client, []).append(one.gain)
+    gains = {client: fmean(own) for client, own in found.items()}
+    if not gains:
+        return None
+    worst = min(gains, key=gains.__getitem__)
+    harmed = 100 * sum(gain < 0 for gain in gains.values()) / len(gains)
+    return AcrossClients(gains[worst], worst, harmed, pstdev(gains.values()))
 
 
 def _counted(scores: Scores, known: TaskSet) -> dict[str, dict[str, float]]:

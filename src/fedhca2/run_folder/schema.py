@@ -4,85 +4,31 @@ A run records what readers need of its users' own tasks, so that its folder can 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, create_model, field_validator
 from torch import Tensor
 
 from fedhca2.errors import UserError, list_faults
 from fedhca2.metrics import Metric
 from fedhca2.run_folder.files import mapping
 from fedhca2.run_folder.folder import MATRICES_FILE
+from fedhca2.run_folder.result import Count, Result, Scores
 from fedhca2.tasks import Task, TaskSet
 from fedhca2.tasks.task import MetricFor
 
 MOST_ROUNDS = 100_000
 Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
-Count = Annotated[int, Field(ge=0)]
 Number = float | None  # None stands for a number that is not finite
 Matrix = list[list[Number]]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class _FolderModel(BaseModel):
     """Types are exact; what a newer version adds is left alone."""
 
     model_config = ConfigDict(strict=True, extra="allow")
-
-
-class _Score(_FolderModel):
-    round: Round
-    client: str
-    task: str
-    metric: str
-    value: Number
-
-
-class _Work(_FolderModel):
-    round: Round
-    client: str
-    seconds: float
-    bytes_up: Count
-    bytes_down: Count
-
-
-class _Reason(_FolderModel):
-    round: Round
-    client: str
-    why: str
-
-
-class _Absent(_FolderModel):
-    round: Round
-    clients: dict[str, str]
-
-
-class _RoundEnd(_FolderModel):
-    round: Round
-    seconds: float
-    refused: dict[str, str]
-
-
-class _Weights(_FolderModel):
-    round: Round
-    weights: dict[str, list[Number]]
-
-
-class _Profile(_FolderModel):
-    client: str
-    dataset: str
-    tasks: list[str]
-    samples: Count
-    parameters: dict[str, Count]
-    decoders: dict[str, list[str]]
-
-
-class _Effect(_FolderModel):
-    round: Round
-    client: str
-    before: Number
-    after: Number
-    seconds: float
 
 
 class _Members(_FolderModel):
@@ -134,20 +80,34 @@ def check_matrices(event: Mapping[str, Any], place: str) -> None:
         raise UserError(place, f"{error}") from None
 
 
-EVENTS: Mapping[str, type[_FolderModel]] = {
-    "metric": _Score,
-    "loss": _Score,
-    "client": _Work,
-    "failed": _Reason,
-    "declined": _Reason,
-    "absent": _Absent,
-    "round": _RoundEnd,
-    "weights": _Weights,
-    "profile": _Profile,
-    "aggregation": _Aggregation,
-    "effect": _Effect,
-    "transfer": _Transfer,
+ROUND: Mapping[str, Any] = {"round": Round}
+CLIENT: Mapping[str, Any] = {**ROUND, "client": str}
+SCORE: Mapping[str, Any] = {**CLIENT, "task": str, "metric": str, "value": Number}
+FIELDS: Mapping[str, Mapping[str, Any]] = {  # what every event of a kind has
+    "metric": SCORE,
+    "test": SCORE,
+    "loss": SCORE,
+    "client": {**CLIENT, "seconds": float, "bytes_up": Count, "bytes_down": Count},
+    "failed": {**CLIENT, "why": str},
+    "declined": {**CLIENT, "why": str},
+    "absent": {**ROUND, "clients": dict[str, str]},
+    "late": {**ROUND, "clients": dict[str, dict[str, float]]},
+    "round": {**ROUND, "seconds": float, "refused": dict[str, str]},
+    "weights": {**ROUND, "weights": dict[str, list[Number]]},
+    "profile": {
+        "client": str,
+        "dataset": str,
+        "tasks": list[str],
+        "samples": Count,
+        "parameters": dict[str, Count],
+        "decoders": dict[str, list[str]],
+    },
+    "effect": {**CLIENT, "before": Number, "after": Number, "seconds": float},
 }
+EVENTS: Mapping[str, type[_FolderModel]] = {
+    kind: create_model(kind, __base__=_FolderModel, **dict[str, Any]({name: (of, ...) for name, of in values.items()}))
+    for kind, values in FIELDS.items()
+} | {"aggregation": _Aggregation, "transfer": _Transfer}
 
 
 class _Method(_FolderModel):
@@ -159,34 +119,6 @@ class _Config(_FolderModel):
     seed: int
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
     method: _Method
-
-
-class _Bytes(_FolderModel):
-    up: Count
-    down: Count
-
-
-Scores = dict[str, dict[str, dict[str, Number]]]
-
-
-class _Result(_FolderModel):
-    name: str = ""
-    method: str
-    rounds: Count = 0
-    seed: int = 0
-    clients: Scores
-    baseline: Scores | None = None
-    delta_m: Number = None
-    delta_m_by_client: Number = None
-    seconds: Annotated[float, Field(ge=0)] = 0.0
-    bytes: _Bytes = _Bytes(up=0, down=0)
-    versions: dict[str, str] = {}
-    device: str = ""
-    skipped: dict[str, list[str]] = {}
-    missing: dict[str, str] = {}
-    epsilon: Number = None
-    privacy: dict[str, Any] | None = None
-    origin: dict[str, Any] | None = None
 
 
 class _TaskFacts(_FolderModel):
@@ -219,14 +151,19 @@ def check_config(config: Any, place: str) -> None:
     _check(_Config, config, place)
 
 
-def check_result(result: Any, place: str) -> None:
-    """Raise UserError unless this is the result of a run."""
-    _check(_Result, result, place)
+def read_result(values: Any, place: str) -> Result:
+    """The result in these values; raises UserError unless it is that of a run."""
+    return _check(Result, values, place)
 
 
-def check_scores(result: Mapping[str, Any], known: TaskSet, place: str) -> None:
+def read_scores(values: Any, place: str) -> Scores:
+    """The scores in these values, {client: {task: {metric: value}}}; raises UserError if they are not."""
+    return _check(RootModel[Scores], values, place).root
+
+
+def check_scores(result: Result, known: TaskSet, place: str) -> None:
     """Raise UserError unless the scores of a result are of known tasks and their metrics."""
-    for client, tasks in [each for key in ("clients", "baseline") for each in (result.get(key) or {}).items()]:
+    for client, tasks in (*result.clients.items(), *(result.baseline or {}).items()):
         for task, scores in tasks.items():
             if task not in known:
                 raise UserError(place, f"{client!r:.60}: expected a known task, got {task!r:.60}")
@@ -242,9 +179,9 @@ def check_tasks(facts: Any, place: str) -> dict[str, Any]:
     return dict(facts)
 
 
-def _check(model: type[_FolderModel], values: Any, place: str) -> None:
+def _check(model: type[Model], values: Any, place: str) -> Model:
     try:
-        model.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
         raise UserError.of([list_faults(error)[0].within(place)]) from None
 

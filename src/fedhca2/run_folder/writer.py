@@ -177,7 +177,7 @@ class RunFolder:
 
 
 def check_fresh(path: Path, early: Iterable[str] = ()) -> None:
-    """Raise FileExistsError if there are files other than those of a run killed before it wrote its config.
+    """Raise UserError if there are files other than those of a run killed before it wrote its config.
 
     :param early: names of the files that such a run may have written.
     """
@@ -188,7 +188,7 @@ def check_fresh(path: Path, early: Iterable[str] = ()) -> None:
     if any(entry.name not in known - {CONFIG} and not is_leftover(entry, known) for entry in path.iterdir()):
         command = shlex.join(["fedhca2", "resume", str(path)])
         hint = f"; `{command}` continues its run" if RunFiles(path).begun else ""
-        raise FileExistsError(f"{path}: expected a new or empty folder, got files in it{hint}")
+        raise UserError(path, f"expected a new or empty folder, got files in it{hint}")
 
 
 def _as_json(values: Any) -> str:
@@ -207,13 +207,15 @@ def join_baseline(run: Path, baseline: Path) -> None:
     """Compare a finished run with a finished Local run: store its scores, and the gain over them in the result."""
     require_own_files(run)
     files = RunFiles.open(run)
-    experiment, result = files.experiment(), files.finished_result
-    scores, clients = read_baseline(baseline, experiment), result["clients"]
+    experiment, clients = files.experiment(), files.outcome.clients
+    scores = read_baseline(baseline, experiment)
     gains = {
         "delta_m": overall_gain(clients, scores, experiment.task_set, experiment.kinds),
         "delta_m_by_client": overall_gain(clients, scores, experiment.task_set),
     }
-    written = {**baseline_files(baseline, scores), RESULT: {**result, "baseline": scores, **gains}}
+    assert files.recorded_result is not None
+    result = {**files.recorded_result.model_dump(exclude_unset=True), "baseline": scores, **gains}
+    written = {**baseline_files(baseline, scores), RESULT: result}
     lock = lock_folder(run)
     try:
         for name, values in written.items():

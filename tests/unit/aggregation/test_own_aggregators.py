@@ -1,13 +1,25 @@
 """What the answers of a user's own aggregator have to be, before anything is trained."""
 
 import logging
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from pydantic import PrivateAttr
 
-from fedhca2.aggregation import Aggregator, Blend, CommonUpdate, GroupMean, Mean, Member, Mixing, is_shared
+from fedhca2.aggregation import (
+    Aggregator,
+    Blend,
+    Combiner,
+    CommonUpdate,
+    GroupMean,
+    Mean,
+    Member,
+    Mixing,
+    TiesMerging,
+    is_shared,
+)
 from fedhca2.aggregation import try_aggregator as tried
 from fedhca2.errors import UserError
 from fedhca2.params import Layout
@@ -35,6 +47,25 @@ class OwnWeights(CommonUpdate):
 
     def weights(self, gram):
         return self._answer
+
+
+class OwnRows(Combiner):
+    """Combines columns as it was told."""
+
+    _answer: object = PrivateAttr(None)
+
+    def combine(self, block, members, measured):
+        return self._answer(block)
+
+
+class OwnKept(Mean):
+    """Keeps rows as it was told."""
+
+    keeps_rows: ClassVar[int] = 1
+    _answer: object = PrivateAttr(None)
+
+    def renew(self, mixed, kept):
+        return self._answer(mixed, kept)
 
 
 def answering(answer, kind=Own):
@@ -88,6 +119,41 @@ def test_unusable_weights_of_updates_are_one_line(answer, words):
         tried(answering(answer, OwnWeights), "encoder", MEMBERS, LAYOUT)
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda block: block[0], r"expected the shape \[1, 6\], got \[6\]"),
+        (lambda block: block, r"expected the shape \[1, 6\], got \[3, 6\]"),
+        (lambda block: None, "got NoneType"),
+        (lambda block: block[:1] / 0, "expected finite rows"),
+        (lambda block: block[:1] - block[:1].mean(), "expected every column to be made from itself alone"),
+        (lambda block: block[9], r"IndexError.*test_own_aggregators.py, line \d+"),
+    ],
+)
+def test_unusable_combined_rows_are_one_line(answer, words):
+    with pytest.raises(UserError, match=rf"^method.encoder: OwnRows of .*{words}"):
+        tried(answering(answer, OwnRows), "encoder", MEMBERS, LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda mixed, kept: mixed, "renew"),
+        (lambda mixed, kept: (mixed, kept), r"renew.*1 to keep.*\[2, 6\]"),
+        (lambda mixed, kept: (mixed, torch.cat([kept, mixed])), r"\[2, 6\], got \[3, 6\]"),
+        (lambda mixed, kept: (mixed / 0, mixed), "expected finite rows"),
+    ],
+)
+def test_unusable_kept_rows_are_one_line(answer, words):
+    with pytest.raises(UserError, match=rf"^method.encoder: OwnKept of .*{words}"):
+        tried(answering(answer, OwnKept), "encoder", MEMBERS, LAYOUT)
+
+
+def test_usable_rows_are_accepted():
+    tried(answering(lambda block: block[:1], OwnRows), "encoder", MEMBERS, LAYOUT)
+    tried(answering(lambda mixed, kept: (mixed + kept.sum(dim=0), mixed), OwnKept), "encoder", MEMBERS, LAYOUT)
+
+
 class Counting(Aggregator):
     """Remembers in itself how often it was asked."""
 
@@ -116,6 +182,7 @@ def test_an_aggregator_that_remembers_is_named_in_a_warning(caplog):
         (Mean(), "a", False),
         (GroupMean(), "aa", True),
         (GroupMean(), "ab", False),
+        (TiesMerging(), "ab", True),
     ],
 )
 def test_only_members_that_get_rows_of_others_share(aggregator, groups, shared):

@@ -1,4 +1,6 @@
+import inspect
 import io
+import re
 import subprocess
 import sys
 
@@ -25,6 +27,44 @@ def test_without_flower_its_commands_say_what_to_install():
     command = [sys.executable, "-c", code, "flower", "keys", "keys", "--sites", "home"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, "pip install 'fedhca2[flower]'" in done.stderr) == (2, True), done.stderr
+
+
+def all_commands(group, path=()):
+    """Every command with the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from all_commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(all_commands(typer.main.get_command(app)))
+
+
+def test_help_lists_commands_in_panels_and_three_examples():
+    shown = invoke().output
+    assert re.findall(r"─ (\w+) ─", shown) == ["Options", "Run", "Compare", "Use", "Data", "Deploy", "Inspect"]
+    assert shown.split("Try:")[1].count("fedhca2 ") >= 3
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_argument_and_option_has_a_help_text_and_a_default(words):
+    shown = invoke(*words, "--help").output
+    declared = inspect.get_annotations(inspect.unwrap(COMMANDS[words].callback))
+    for parameter in (each for each in COMMANDS[words].params if each.name != "traceback"):
+        info = declared[parameter.name].__metadata__[0]
+        if info.hidden:
+            continue
+        assert info.help.split()[0] in shown
+        known = parameter.default not in (None, "") or isinstance(info.show_default, str)
+        assert parameter.required or parameter.multiple or getattr(parameter, "is_flag", False) or known, parameter.name
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_what_a_command_writes_is_called_out(words):
+    options = {name for parameter in COMMANDS[words].params for name in parameter.opts}
+    assert ("--out" in options) == ("-o" in options)
+    assert "--output" not in options
 
 
 def test_the_version_is_printed():

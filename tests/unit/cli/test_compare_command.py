@@ -28,7 +28,7 @@ def shown():
 def test_it_says_how_the_gpu_is_shared(shown):
     console, printed = shown
     console.began("with MPS")
-    assert printed() == "runs share the GPU with MPS\n"
+    assert printed() == "GPU sharing: with MPS\n"
 
 
 def test_it_says_how_many_runs_wait(shown):

@@ -29,7 +29,7 @@ def proposed(line):
     [
         ("run dem", ["demo"]),
         ("run demo --engine flower-l", ["flower-local"]),
-        ("methods fedp", ["fedprox", "fedper", "fedpull"]),
+        ("methods fedp", ["fedprox", "fedper", "fedper_ft", "fedpull"]),
         ("compare demo --methods local,fedh", ["local,fedhca2"]),
         ("run demo --set roun", ["rounds="]),
         ("run demo --set clients.0.ep", ["clients.0.epochs="]),
@@ -40,6 +40,13 @@ def proposed(line):
 )
 def test_a_line_is_completed(line, words):
     assert sorted(proposed(line)) == sorted(words)
+
+
+def test_clients_of_a_run_are_completed(tmp_path):
+    (made_run(tmp_path / "run").path / "models").mkdir()
+    for client in ("home", "road", "shop"):
+        (tmp_path / "run" / "models" / f"{client}.safetensors").touch()
+    assert proposed(f"export {tmp_path}/run --client ho") == ["home"]
 
 
 def test_files_of_experiments_are_completed(tmp_path):

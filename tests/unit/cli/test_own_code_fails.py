@@ -50,3 +50,29 @@ def test_code_that_fails_in_training_is_one_line_with_its_client_file_and_line(t
     assert line.startswith("error: client '")
     assert what in line
     assert "(own.py, line " in line
+
+
+BROKEN = """class Broken:
+    labels, size = {"depth": None}, (32, 32)
+
+    def __init__(self, split):
+        pass
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return {}["later"]
+"""
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_traceback_of_own_code_is_printed_on_request(tmp_path, wanted):
+    (tmp_path / "own.py").write_text(BROKEN)
+    data = {"own": {"kind": "own.py:Broken"}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"data": data, "clients": [{"data": "own", "tasks": ["depth"]}]}))
+    words = ["data", "info", str(tmp_path / "own.yaml"), *["--traceback"] * wanted]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "(own.py, line 11)" in done.stderr
+    assert ('return {}["later"]' in done.stderr) == wanted

@@ -61,7 +61,7 @@ def test_the_result_says_all_that_a_reader_needs(finished):
 
 
 def test_the_table_prints_the_numbers_of_the_result(finished):
-    assert f"{result(finished[0])['clients']['outdoor-normals']['normals']['mean_error']:.1f} °" in finished[1]
+    assert f"{result(finished[0])['clients']['outdoor-normals']['normals']['mean_error']:.1f}°" in finished[1]
 
 
 def test_the_baseline_is_a_run_of_local(finished):

@@ -119,14 +119,14 @@ def test_the_board_shows_the_last_scores(tmp_path):
     console = Console(file=StringIO(), width=100)
     console.print(board)
     assert "round 3 of 3" in console.file.getvalue()
-    assert "40.0 %" in console.file.getvalue()
+    assert "40.0%" in console.file.getvalue()
 
 
 def test_the_board_says_that_local_comes_first(tmp_path):
     made_run(tmp_path / "baseline", "local", finished=False)
     console = Console(file=StringIO(), width=200)
     console.print(LiveStatus(made_run(tmp_path, finished=False)))
-    assert "The Local baseline is trained first" in console.file.getvalue()
+    assert "local baseline is trained first" in console.file.getvalue()
 
 
 def test_the_command_shows_a_run(tmp_path):

@@ -53,6 +53,13 @@ def trained(captures, terms, **training):
     return [client.current.tensors for client in both]
 
 
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_a_captured_step_has_the_rates_of_all_parts(captures, kind):
+    training = {"optimizer": {"kind": kind}, "learning_rate": 1e-2, "encoder_rate": 1e-4}
+    found, expected = (trained(each, lambda model: LocalTerms(), **training) for each in (captures, None))
+    assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("reset", ["never", "every_round"])
 @pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])
 @pytest.mark.parametrize("terms", [lambda model: LocalTerms(), pulled, frozen], ids=["plain", "pulled", "frozen"])

@@ -52,7 +52,7 @@ def test_epochs_of_heads_have_the_rate_of_the_round_and_images_of_their_own(pass
 
 
 def test_no_two_epochs_draw_alike():
-    drawn = [epoch.draw for round in range(3) for epoch in HeadsFirst(head_epochs=3).epochs(round, 2)]
+    drawn = [epoch.draw for round in range(3) for epoch in HeadsFirst(head_epochs=3).epochs(round, 4, 2)]
     assert len(set(drawn)) == len(drawn) == 15
 
 

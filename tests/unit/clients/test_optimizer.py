@@ -1,6 +1,7 @@
 """A client's optimiser, the lifetime of its moments, and the weights of its losses."""
 
 from copy import deepcopy
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -74,6 +75,38 @@ def test_a_slower_rate_in_a_captured_step_is_that_of_its_tensor():
     assert parameter.item() == pytest.approx(0.89)
 
 
+def moves(found, **training):
+    """How far SGD moves each value of a client's encoder, and of its decoders and heads."""
+    learner = Learner(deepcopy(found.personal.model), Training(optimizer={"kind": "sgd"}, weight_decay=0.0, **training))
+    before = {name: value.detach().clone() for name, value in learner.model.named_parameters()}
+    learner.train_epoch([next(found.batches(0))], rate=1e-2)
+    moved = {name: value.detach() - before[name] for name, value in learner.model.named_parameters()}
+    encoder = {name: value for name, value in moved.items() if name.startswith("encoder.")}
+    return encoder, {name: value for name, value in moved.items() if name not in encoder}
+
+
+def test_an_encoder_with_a_rate_of_its_own_moves_by_its_share_of_the_schedules_rate():
+    found = client()
+    (encoder, others), (slow, same) = moves(found), moves(found, learning_rate=1e-3, encoder_rate=1e-4)
+    assert_close(same, others, rtol=0, atol=0)
+    assert_close({name: 10 * value for name, value in slow.items()}, encoder, rtol=1e-3, atol=1e-6)
+    assert any(value.abs().max() > 1e-6 for value in slow.values())
+
+
+def test_a_reach_knows_the_rate_of_each_part():
+    training = Training(learning_rate=1e-3, encoder_rate=1e-4)
+    reach = Reach(training, Privacy(), rounds=4, epochs={"a": 1})
+    profile = Profile("a", "outdoor", ("edge",), 80, {})
+    encoder, decoder = (reach.of_row(profile, part, 100, range(2), 80).within(1.0) for part in ("encoder", "decoder"))
+    assert encoder == pytest.approx(decoder / 10)
+
+
+@pytest.mark.parametrize("rate", [0, -1e-4, "fast"])
+def test_an_encoders_rate_is_a_positive_number(rate):
+    with pytest.raises(ValidationError, match="encoder_rate"):
+        Training(encoder_rate=rate)
+
+
 @pytest.mark.parametrize("name", ["optimizer", "loss_weights"])
 def test_what_is_said_of_training_reaches_the_steps(name):
     changed = {"optimizer": {"kind": "adam", "amsgrad": True}, "loss_weights": False}[name]
@@ -135,4 +168,16 @@ def test_a_loss_without_its_weight_has_a_tenth_of_the_gradient():
 @pytest.mark.parametrize(("clip", "farthest"), [(None, inf), (0.5, 1.0)])
 def test_a_guard_bounds_sgd_by_the_clip_alone(clip, farthest):
     reach = Reach(Training(optimizer={"kind": "sgd"}), Privacy(clip=clip), rounds=4, epochs={"a": 1})
-    assert reach.of_row(Profile("a", "outdoor", ("edge",), 80, {}), 100, range(2), 80).within(1.0) == farthest
+    assert (
+        reach.of_row(Profile("a", "outdoor", ("edge",), 80, {}), "encoder", 100, range(2), 80).within(1.0) == farthest
+    )
+
+
+def test_a_batch_without_labels_of_a_task_trains_the_others_alone():
+    one = client()
+    model, batch = one.personal.model, next(one.batches(0))
+    unlabelled = replace(batch, labels={**batch.labels, "depth": torch.full_like(batch.labels["depth"], 255)})
+    losses = take_step(model, one.personal.optimizer, unlabelled, "fp32")
+    moved = {task: any(p.grad.any() for p in model.decoders[task].parameters()) for task in model.decoders}
+    assert (float(losses["depth"]), moved) == (0, {"semseg": True, "depth": False})
+    assert all(parameter.isfinite().all() for parameter in model.parameters())

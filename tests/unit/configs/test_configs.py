@@ -20,7 +20,7 @@ from fedhca2.tasks import TASKS
 from in_the_small import SCENES, in_the_small
 from small import SMALL, clients, small
 
-NAMES = embedded_names()
+NAMES = [name for name in embedded_names() if not name.startswith("molecules")]  # whose data is in an extra
 
 
 @cache
@@ -124,8 +124,8 @@ def test_experiments_of_mat_fl_train_as_its_released_code(name):
 
 
 def first(shard):
-    """Only a client's first training image."""
-    return type(shard)(shard.train[:1], shard.val, shard.dealt)
+    """Only a client's first two training images: no less fill a batch of every experiment."""
+    return type(shard)(shard.train[:2], shard.val, shard.dealt)
 
 
 @pytest.mark.slow

@@ -176,7 +176,7 @@ def split_of(i):
     [
         (lambda lines: [*lines[:3], "2.png,tea", *lines[4:]], ":4: expected 5 cells, got 2"),
         (lambda lines: [*lines[:3], lines[3] + ",more", *lines[4:]], ":4: expected 5 cells, got 6"),
-        (lambda lines: lines[:1], ": expected a row for each image, got none"),
+        (lambda lines: lines[:1], ": expected a row for each sample, got none"),
         (lambda lines: [], ": expected a column 'image', got nothing"),
         (lambda lines: [lines[0].replace("grams", "brand"), *lines[1:]], ": expected a different name for each"),
         (lambda lines: [f"{line},{split_of(i)}" for i, line in enumerate(lines)], ": column 'split': expected 'train'"),

@@ -67,6 +67,16 @@ class Labelled(Shelves):
         return CHANGE({"image": image, "brand": index % 2, "tilt": 0.5, "both": [1, 2]}, index)
 
 
+class Lacking(Shelves):
+    def __init__(self, split, root: Path, lacking: str):
+        super().__init__(split, root)
+        self.lacking = lacking
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        return sample if self.given["split"] != self.lacking else {**sample, "depth": None}
+
+
 class BadParameter(Shelves):
     def __init__(self, split, labels): ...
 
@@ -207,12 +217,12 @@ BAD = {  # what is wrong with a sample, and what is said
     "sample['semseg'] = sample['semseg'][:9]": "'semseg': expected 1×32×24 like its image, got 1×9×24",
     "sample['semseg'] = sample['semseg'] + 1": "'semseg': expected values from 0 to 2, or 255",
     "sample['semseg'] = sample['semseg'] / 2": "'semseg': expected the whole numbers",
-    "sample['depth'][0] = np.nan": "'depth': expected finite values, got NaN",
+    "sample['depth'][0] = np.inf": "'depth': expected finite values, got infinity",
     "sample['image'] = sample['image'] / np.nan": "'image': expected finite values, got NaN",
     "sample['image'] = sample['image'] / 2": "'image': expected floats from 0 to 1, or bytes",
     "sample['image'] = np.zeros((9, 9, 4))": "'image': expected 1 or 3 channels, got 4×9×9",
     "sample['image'] = 'a.png'": "'image': expected an array of numbers",
-    "del sample['depth']": "'depth', got image, semseg",
+    "del sample['image']": "'image', got semseg, depth",
     "sample = tuple(sample.values())": "{'image': …, task: …}, got tuple",
     "sample = sample['picture']": "KeyError: 'picture' (my_data.py, line 24)",
 }
@@ -256,6 +266,55 @@ def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
 
 def test_what_is_there_but_no_data_set_is_not_taken_for_a_misspelt_name(tmp_path):
     assert "Did you mean" not in fault(experiment_in(folder_with(tmp_path), kind="my_data.py:NoSplit"))
+
+
+MISSING = {  # what a sample may have instead of a label
+    "nothing under its name": "del sample['semseg'], sample['depth']",
+    "none": "sample.update(semseg=None, depth=None)",
+    "one NaN": "sample.update(semseg=np.nan, depth=float('nan'))",
+    "a map of NaN": "sample.update(semseg=np.full((32, 24), np.nan), depth=np.full((32, 24), np.nan))",
+    "all masked": "sample.update({k: np.ma.masked_all_like(sample[k]) for k in ('semseg', 'depth')})",
+}
+
+
+@pytest.mark.parametrize("change", MISSING.values(), ids=MISSING)
+def test_the_maps_of_a_sample_may_be_missing(tmp_path, change):
+    sample = opened(experiment_in(folder_with(tmp_path, f"{change}; return sample"))).load(0, ["semseg", "depth"])
+    assert all((sample[task] == 255).all() and sample[task].shape == (1, 32, 24) for task in ("semseg", "depth"))
+    assert sample["semseg"].dtype == torch.uint8
+
+
+def test_masked_pixels_are_unknown(tmp_path):
+    change = "sample['depth'] = np.ma.array(sample['depth'], mask=np.eye(32, 24)); return sample"
+    label = opened(experiment_in(folder_with(tmp_path, change))).load(0, ["depth"])["depth"]
+    assert torch.equal(label[0] == 255, torch.eye(32, 24).bool())
+
+
+@pytest.mark.parametrize("change", ["sample.pop(task, 0)", "sample[task] = None", "sample[task] = np.nan"])
+@pytest.mark.parametrize("task", ["brand", "tilt", "both"])
+def test_the_vectors_of_a_sample_may_be_missing(tmp_path, task, change):
+    label = opened(with_vectors(tmp_path, f"task = {task!r}; {change}; return sample")).load(0, [task])[task]
+    assert label.isnan().all()
+    assert len(label) == (2 if task == "both" else 1)
+
+
+@pytest.mark.parametrize(("split", "kind"), [("train", "training"), ("val", "validation")])
+@pytest.mark.parametrize("skip_broken", [False, True])
+def test_a_task_without_any_label_is_named_before_training(tmp_path, split, kind, skip_broken):
+    path = experiment_in(folder_with(tmp_path), kind="my_data.py:Lacking", lacking=split)
+    path.write_text(path.read_text() + yaml.safe_dump({"skip_broken": skip_broken}))
+    found = fault(path)
+    assert found.startswith("data.mine: expected a label of 'depth'")
+    assert all(word in found for word in (kind, "'mine-depth'"))
+
+
+def test_some_labels_are_enough(tmp_path):
+    assert dealt(experiment_in(folder_with(tmp_path, "index == 3 or sample.pop('depth'); return sample")))
+
+
+def test_check_counts_missing_labels(tmp_path):
+    change = "index % 2 and sample.pop('depth'); return sample"
+    assert "missing in 4 images" in run("data", "check", experiment_in(folder_with(tmp_path, change))).output
 
 
 VECTORS = {"brand": "classification", "tilt": "regression", "both": "regression"}
@@ -307,22 +366,22 @@ def test_a_mistake_in_its_settings_is_one_line(tmp_path, settings, message):
 
 
 def test_a_bad_data_set_leaves_no_folder(tmp_path):
-    path = experiment_in(folder_with(tmp_path, "sample['depth'][0] = np.nan; return sample"))
+    path = experiment_in(folder_with(tmp_path, "sample['depth'][0] = np.inf; return sample"))
     done = run("run", path, "--out", tmp_path / "run")
     assert (done.exit_code, (tmp_path / "run").exists()) == (2, False)
     assert "error: data.mine: train[" in done.output
 
 
 def test_a_fault_that_shows_up_in_training_is_one_line(tmp_path):
-    seldom = "sample['depth'][:1] = np.nan if index == 97 else 1; return sample"
+    seldom = "sample['depth'][:1] = np.inf if index == 97 else 1; return sample"
     path = experiment_in(folder_with(tmp_path, seldom), tasks=["depth"], count=98)
     done = run("run", path, "--out", tmp_path / "run")
-    assert (done.exit_code, "train[97]: 'depth': expected finite values, got NaN" in done.output) == (2, True)
+    assert (done.exit_code, "train[97]: 'depth': expected finite values, got infinity" in done.output) == (2, True)
     assert "Traceback" not in done.output
 
 
 def test_bad_samples_can_be_skipped(tmp_path):
-    seldom = "sample['depth'][:1] = np.nan if index == 3 else 1; return sample"
+    seldom = "sample['depth'][:1] = np.inf if index == 3 else 1; return sample"
     path = experiment_in(folder_with(tmp_path, seldom), tasks=["depth"])
     done = run("run", path, "--out", tmp_path / "run", "--set", "skip_broken=true")
     assert done.exit_code == 0, done.output

@@ -19,8 +19,8 @@ def scenes():
     return ScenesData(domain="outdoor", size=(32, 32), train=60, val=1).open("train")
 
 
-def deal(partition, data, seed=0):
-    return partition.deal(data, CLIENTS, np.random.RandomState(seed))
+def assign(partition, data, seed=0):
+    return partition.assign(data, CLIENTS, np.random.RandomState(seed))
 
 
 def everything(parts):
@@ -31,21 +31,21 @@ def everything(parts):
     "partition", [Even(), Shares(shares={"a": 3, "b": 2, "c": 1}), Dirichlet(by="semseg", at_least=1)]
 )
 def test_every_image_is_dealt_once(scenes, partition):
-    assert everything(deal(partition, scenes)) == list(range(60))
+    assert everything(assign(partition, scenes)) == list(range(60))
 
 
 @pytest.mark.parametrize("partition", [Even(), Draws(share=0.5), Dirichlet(by="sal", at_least=1)])
 def test_the_seed_decides(scenes, partition):
-    assert deal(partition, scenes) == deal(partition, scenes) != deal(partition, scenes, seed=1)
+    assert assign(partition, scenes) == assign(partition, scenes) != assign(partition, scenes, seed=1)
 
 
 def test_sizes_are_as_the_shares(scenes):
-    parts = deal(Shares(shares={"a": 3, "b": 2, "c": 1}), scenes)
+    parts = assign(Shares(shares={"a": 3, "b": 2, "c": 1}), scenes)
     assert [len(part) for part in parts.values()] == [30, 20, 10]
 
 
 def test_draws_are_of_the_share_and_may_overlap(scenes):
-    parts = deal(Draws(share=0.5), scenes)
+    parts = assign(Draws(share=0.5), scenes)
     assert ([len(set(part)) for part in parts.values()], len(set(everything(parts))) < 60) == ([30] * 3, True)
 
 
@@ -56,17 +56,17 @@ def purity(parts, groups):
 
 def test_a_small_alpha_makes_clients_differ_more(scenes):
     groups = label_groups(scenes, TASKS["sal"])
-    few, many = (deal(Dirichlet(by="sal", alpha=alpha, at_least=1), scenes) for alpha in (0.1, 100.0))
+    few, many = (assign(Dirichlet(by="sal", alpha=alpha, at_least=1), scenes) for alpha in (0.1, 100.0))
     assert purity(few, groups) > 1.5 * purity(many, groups)
 
 
 def test_everybody_has_the_least_number_of_images(scenes):
-    assert min(map(len, deal(Dirichlet(by="sal", alpha=0.3, at_least=8), scenes).values())) >= 8
+    assert min(map(len, assign(Dirichlet(by="sal", alpha=0.3, at_least=8), scenes).values())) >= 8
 
 
 def test_an_impossible_least_number_is_an_error(scenes):
     with pytest.raises(ValueError, match="larger alpha"):
-        deal(Dirichlet(by="sal", at_least=30), scenes)
+        assign(Dirichlet(by="sal", at_least=30), scenes)
 
 
 def test_mean_values_are_grouped_by_tenths(scenes):
@@ -75,13 +75,13 @@ def test_mean_values_are_grouped_by_tenths(scenes):
 
 def test_lists_take_numbers_and_ids(scenes):
     lists = Lists(lists={"a": [3, 1], "b": ["0000002"], "c": []})
-    assert deal(lists, scenes) == {"a": [3, 1], "b": [2], "c": []}
+    assert assign(lists, scenes) == {"a": [3, 1], "b": [2], "c": []}
 
 
 @pytest.mark.parametrize(("images", "fault"), [([60], "60"), (["x"], "'x'"), ([1, "0000001"], "twice")])
 def test_a_list_of_wrong_images_is_an_error(scenes, images, fault):
     with pytest.raises(ValueError, match=fault):
-        deal(Lists(lists={"a": images, "b": [], "c": []}), scenes)
+        assign(Lists(lists={"a": images, "b": [], "c": []}), scenes)
 
 
 def with_partition(partition):
@@ -143,5 +143,5 @@ def test_partitions_leave_the_global_generators_alone(scenes):
     expected = np.random.rand(), torch.rand(1)
     np.random.seed(0)
     torch.manual_seed(0)
-    deal(Dirichlet(by="sal", at_least=1), scenes)
+    assign(Dirichlet(by="sal", at_least=1), scenes)
     assert (np.random.rand(), torch.rand(1)) == expected

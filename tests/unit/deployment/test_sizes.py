@@ -141,24 +141,49 @@ def test_a_size_that_the_encoder_does_not_take_is_one_line(tmp_path):
         trained.predict(torch.zeros(3, 90, 90, dtype=torch.uint8))
 
 
+def session_of(path):
+    return pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [(33, 47), (50, 20)], ids=str)
-def test_exported_files_agree_with_prediction(tmp_path, own):
-    onnxruntime = pytest.importorskip("onnxruntime")
+@pytest.mark.parametrize("encoder", ["swin_micro", TINY])
+def test_one_exported_file_takes_images_of_every_size_up_to_that_of_training(tmp_path, encoder):
+    _, trained = made(tmp_path, (64, 48), model={"encoder": {"name": encoder}, "decoder_width": 8})
+    onnx, program = (export(trained, format, tmp_path)[0] for format in ("onnx", "torch-export"))
+    session, module = session_of(onnx), torch.export.load(program).module()
+    for own in [(1, 1), (7, 5), (16, 16), (31, 32), (32, 32), (33, 47), (40, 48), (48, 48), (63, 1), (64, 48)]:
+        image = torch.randint(0, 256, (3, *own), dtype=torch.uint8)
+        expected, batch = trained.predict(image), image.float()[None]
+        assert_same(read(map(torch.from_numpy, session.run(TASKS, {"image": batch.numpy()}))), expected, **CLOSE)
+        assert_same(read(module(batch)), expected, **CLOSE)
+
+
+@pytest.mark.slow
+def test_an_exported_file_takes_any_number_of_images(tmp_path):
     _, trained = made(tmp_path, (33, 47))
-    image = torch.randint(0, 256, (3, *own), dtype=torch.uint8)
-    close = {"rtol": 1e-4, "atol": 1e-4}
-    path, _ = export(trained, "onnx", tmp_path, own)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = session_of(export(trained, "onnx", tmp_path)[0])
+    assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
+    images = torch.randint(0, 256, (3, 3, 20, 30), dtype=torch.uint8)
+    found = session.run(TASKS, {"image": images.float().numpy()})
+    for number, image in enumerate(images):
+        own = [torch.from_numpy(output[number : number + 1]) for output in found]
+        assert_same(read(own), trained.predict(image), **CLOSE)
+
+
+@pytest.mark.slow
+def test_a_file_exported_for_larger_images_agrees_with_prediction(tmp_path):
+    _, trained = made(tmp_path, (33, 47))
+    image = torch.randint(0, 256, (3, 50, 20), dtype=torch.uint8)
+    session = session_of(export(trained, "onnx", tmp_path, (50, 20))[0])
     found = session.run(TASKS, {"image": image.float()[None].numpy()})
-    assert_same(read(map(torch.from_numpy, found)), trained.predict(image), **close)
-    path, _ = export(trained, "torch-export", tmp_path, own)
-    assert_same(read(torch.export.load(path).module()(image.float()[None])), trained.predict(image), **close)
+    assert_same(read(map(torch.from_numpy, found)), trained.predict(image), **CLOSE)
 
 
 @pytest.mark.slow
 def test_exported_files_exchange_features_among_tasks_as_prediction_does(tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
     model = {"encoder": {"name": "swin_micro"}, "decoder_width": 8, "interaction": "cross_attention"}
     _, trained = made(tmp_path, (33, 47), model=model)
     image = torch.randint(0, 256, (3, 33, 47), dtype=torch.uint8)
@@ -167,10 +192,8 @@ def test_exported_files_exchange_features_among_tasks_as_prediction_does(tmp_pat
     torch.nn.init.eye_(project.weight)  # it starts at zero
     expected = trained.predict(image)
     assert any((expected[task] != before[task]).any() for task in TASKS)
-    path, _ = export(trained, "onnx", tmp_path)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    found = session.run(TASKS, {"image": image.float()[None].numpy()})
-    assert_same(read(map(torch.from_numpy, found)), expected, rtol=1e-4, atol=1e-4)
+    found = session_of(export(trained, "onnx", tmp_path)[0]).run(TASKS, {"image": image.float()[None].numpy()})
+    assert_same(read(map(torch.from_numpy, found)), expected, **CLOSE)
     assert_same(by_export(trained, image), expected)
 
 
@@ -181,7 +204,7 @@ def card_of(trained, folder, size=None):
 
 def test_the_card_names_the_size_that_was_evaluated(tmp_path):
     _, trained = made(tmp_path, (33, 47))
-    assert "float32 [1, 3, 33, 47]" in card_of(trained, tmp_path)
+    assert "[batch, 3, height, width], of at most 33×47" in card_of(trained, tmp_path)
     assert "padded to 33×47" in card_of(trained, tmp_path)
 
 

@@ -1,5 +1,8 @@
+import csv
+import json
 import resource
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,6 +168,18 @@ def test_a_folder_stands_for_its_images(run, tmp_path):
     assert {path.name.partition(".")[0] for path in (tmp_path / "out").iterdir()} == {"a", "b"}
 
 
+def test_folders_within_a_folder_are_repeated_without_what_was_written_before(run, tmp_path):
+    for name in ("east", "west"):
+        (tmp_path / name).mkdir()
+        photos(tmp_path / name, "a.png")
+    for _ in range(2):
+        found = predict(run, tmp_path, "-o", tmp_path / "out", "--json")
+        assert [record["image"] for record in json.loads(found.stdout)] == [
+            str(tmp_path / name / "a.png") for name in ("east", "west") for _ in ("semseg", "depth")
+        ]
+    assert {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("a.*.png")} == {"out/east", "out/west"}
+
+
 def test_a_folder_without_images_is_refused(run, tmp_path):
     found = predict(run, tmp_path, "-o", tmp_path / "out")
     assert (found.exit_code, "expected images in it" in found.output) == (2, True)
@@ -203,6 +218,30 @@ def test_the_command_writes_maps_overlays_and_arrays(run, tmp_path):
     assert Image.open(out / "photo.depth.png").size == (30, 20)
 
 
+def test_the_command_says_what_each_image_shows(run, tmp_path):
+    lines = predict(run, photos(tmp_path, "a.png", "b.png"), "-o", tmp_path / "out").stdout.splitlines()
+    assert [line.split(": ")[0] for line in lines[:-1]] == [
+        f"{tmp_path / name}  {task}" for name in ("a.png", "b.png") for task in ("semseg", "depth")
+    ]
+    assert lines[1].endswith(" m")
+    assert str(tmp_path / "out") in lines[-1]
+
+
+def test_answers_are_records_in_json_and_csv(run, tmp_path):
+    out = ["-o", tmp_path / "out"]
+    records = json.loads(predict(run, photos(tmp_path, "a.png"), "--json", *out).stdout)
+    assert [record["task"] for record in records] == ["semseg", "depth"]
+    assert sum(records[0]["values"].values()) == pytest.approx(1)
+    assert all(Path(file).is_file() for record in records for file in record["files"])
+    rows = list(csv.DictReader(predict(run, tmp_path, "--csv", *out).stdout.splitlines()))
+    assert [(row["answer"], float(row["value"])) for row in rows] == [(one["answer"], one["value"]) for one in records]
+
+
+def test_two_formats_are_refused(run, tmp_path):
+    done = predict(run, photos(tmp_path, "a.png"), "--json", "--csv")
+    assert (done.exit_code, "--csv" in done.stderr) == (2, True)
+
+
 def test_a_file_that_is_no_image_is_one_line(run, tmp_path):
     (tmp_path / "notes.txt").write_text("no image")
     done = CliRunner().invoke(app, ["predict", str(run), str(tmp_path / "notes.txt"), "--client", CLIENT])
@@ -235,7 +274,7 @@ def test_safetensors_give_the_parameters_back(run, tmp_path):
 def test_the_card_says_how_to_read_every_output(run, tmp_path):
     _, card = export(Trained.open(run, CLIENT), "safetensors", tmp_path)
     text = card.read_text("utf-8")
-    assert "float32 [1, 3, 32, 32]" in text
+    assert "float32 [batch, 3, height, width], of at most 32×32" in text
     assert all(TASKS[task].reading in text for task in ("semseg", "depth"))
 
 

@@ -89,7 +89,7 @@ def test_a_run_with_a_baseline_opens_a_data_set_once(counting, tmp_path):
     experiment, opened = counting
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("small_run.open_data_once", open_data)
-        run_small(experiment.vary(baseline=True), tmp_path / "run")
+        run_small(experiment.replace(baseline=True), tmp_path / "run")
     assert sorted(opened) == ["train", "val"]
 
 
@@ -103,16 +103,16 @@ def test_another_run_of_an_experiment_opens_its_files_again(counting):
 
 def test_a_variant_is_checked_like_any_experiment():
     with pytest.raises(UserError, match="seed"):
-        small().vary(seed=2**31)
+        small().replace(seed=2**31)
     with pytest.raises(UserError, match=r"privacy\.noise"):
-        small(privacy={"clip": 1.0, "noise": 1.0}).vary(method={"name": "fedavg", "batch_norm": "average"})
+        small(privacy={"clip": 1.0, "noise": 1.0}).replace(method={"name": "fedavg", "batch_norm": "average"})
 
 
 def test_a_variant_is_what_parsing_its_settings_gives():
     experiment = small(method={"name": "fedhca2", "encoder": {"c": 0.3}}, baseline=True)
-    for variant in (experiment.vary(seed=3, baseline=False), experiment.with_method("fedprox"), experiment.blank):
+    for variant in (experiment.replace(seed=3, baseline=False), experiment.with_method("fedprox"), experiment.blank):
         assert Experiment.parse(variant.to_dict()).to_dict() == variant.to_dict()
-    assert experiment.vary(rounds=7).resolved_method == small(rounds=7, method=experiment.method).resolved_method
+    assert experiment.replace(rounds=7).resolved_method == small(rounds=7, method=experiment.method).resolved_method
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import ClientPlan, build_clients, plan_clients, step_kind
+from fedhca2.federation.client_store import ClientStore
 from fedhca2.federation.in_process import InProcess, choose_devices
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import run
 from fedhca2.federation.server import Server
-from fedhca2.federation.shelf import Shelf
 from fedhca2.run_folder.records import Watcher
 from small import SMALL, small
 
@@ -51,7 +51,7 @@ def test_clients_that_were_built_before_start_with_the_same_values():
 
     for plan in plans:
         plan.draw = partial(noted, plan)
-    fleet = InProcess(Shelf(plans), [DeviceSlot(CPU)] * len(plans))
+    fleet = InProcess(ClientStore(plans), [DeviceSlot(CPU)] * len(plans))
     found = fleet.each(expected, lambda client, place: client.state().tensors)
     assert all(tensor.equal(expected[name][key]) for name, held in found.items() for key, tensor in held.items())
     assert set(drawing) == {current_thread()}  # torch has one generator, so threads would disturb each other

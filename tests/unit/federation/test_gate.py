@@ -132,7 +132,7 @@ def test_whatever_a_reply_holds_there_is_a_plain_reason(text):
 
 def test_a_row_of_a_final_reply_is_one_too_many():
     fault = fault_of(replace(GOOD, rows={Slot("encoder"): torch.zeros(8)}), FINAL)
-    assert fault.why == "rows should be none, found encoder"
+    assert fault.why == "rows: expected none, got encoder"
 
 
 STATISTICS = Slot("decoder_norms", "depth")
@@ -142,9 +142,9 @@ STATISTICS = Slot("decoder_norms", "depth")
     ("values", "fault"),
     [
         ([-1.0, 1.0, 0.0, 2.0], None),
-        ([0.0, 0.0, 1.0, -1e-6], "decoder_norms.depth: norm.running_var should be no less than 0, found -1e-06"),
-        ([0.0, torch.inf, 1.0, 1.0], "decoder_norms.depth: row should be finite, found NaN or infinite values"),
-        ([0.0, 0.0, torch.nan, 1.0], "decoder_norms.depth: row should be finite, found NaN or infinite values"),
+        ([0.0, 0.0, 1.0, -1e-6], "decoder_norms.depth: norm.running_var: expected 0 or more, got -1e-06"),
+        ([0.0, torch.inf, 1.0, 1.0], "decoder_norms.depth: expected finite values, got NaN or infinite ones"),
+        ([0.0, 0.0, torch.nan, 1.0], "decoder_norms.depth: expected finite values, got NaN or infinite ones"),
     ],
 )
 def test_a_variance_is_finite_and_no_less_than_zero(values, fault):

@@ -56,34 +56,40 @@ def row_of(value):
 
 
 FAULTS = {
-    "unknown client": (lambda good: replace(good, client="eve"), "client should be one of a, b, c, d, found 'eve'"),
-    "earlier round": (lambda good: replace(good, round=0), "round should be 1, found 0"),
-    "later round": (lambda good: replace(good, round=7), "round should be 1, found 7"),
-    "missing row": (lambda good: replace(good, rows={ENCODER: good.rows[ENCODER]}), "rows should be"),
-    "a head": (lambda good: replace(good, rows={**good.rows, HEAD: torch.ones(6)}), "rows should be"),
-    "short row": (row_of(torch.ones(5)), "row should have 6 floating-point numbers, found shape (5,)"),
-    "oversize row": (row_of(torch.ones(60_000)), "row should have 6 floating-point numbers, found shape (60000,)"),
+    "unknown client": (lambda good: replace(good, client="eve"), "client: expected one of a, b, c, d, got 'eve'"),
+    "earlier round": (lambda good: replace(good, round=0), "round: expected 1, got 0"),
+    "later round": (lambda good: replace(good, round=7), "round: expected 1, got 7"),
+    "missing row": (lambda good: replace(good, rows={ENCODER: good.rows[ENCODER]}), "rows: expected"),
+    "a head": (lambda good: replace(good, rows={**good.rows, HEAD: torch.ones(6)}), "rows: expected"),
+    "short row": (row_of(torch.ones(5)), "expected 6 floating-point numbers, got shape (5,)"),
+    "oversize row": (row_of(torch.ones(60_000)), "expected 6 floating-point numbers, got shape (60000,)"),
     "whole numbers": (
         row_of(torch.ones(6, dtype=torch.int64)),
-        "row should have 6 floating-point numbers, found torch.int",
+        "expected 6 floating-point numbers, got torch.int",
     ),
-    "complex row": (row_of(torch.ones(6, dtype=torch.complex64)), "row should have 6 floating-point numbers"),
-    "sparse row": (row_of(torch.ones(6).to_sparse()), "row should have 6 floating-point numbers"),
-    "no tensor": (row_of([1.0] * 6), "row should be a tensor, found list"),
-    "NaN": (row_of(torch.tensor([1.0, 2.0, float("nan"), 0.0, 0.0, 0.0])), "row should be finite"),
-    "infinities": (row_of(torch.tensor([float("inf"), -float("inf"), 0, 0, 0, 0])), "row should be finite"),
+    "complex row": (row_of(torch.ones(6, dtype=torch.complex64)), "expected 6 floating-point numbers"),
+    "sparse row": (row_of(torch.ones(6).to_sparse()), "expected 6 floating-point numbers"),
+    "no tensor": (row_of([1.0] * 6), "expected 6 floating-point numbers, got list"),
+    "NaN": (row_of(torch.tensor([1.0, 2.0, float("nan"), 0.0, 0.0, 0.0])), "expected finite values"),
+    "infinities": (row_of(torch.tensor([float("inf"), -float("inf"), 0, 0, 0, 0])), "expected finite values"),
     "large norm": (
         row_of(torch.full((6,), 1e9)),
-        "row should have moved by at most 18.7, what its steps and learning rates allow",
+        "expected a move of at most 18.7, what its steps and learning rates allow",
     ),
-    "NaN agreement": (lambda good: replace(good, agreement={ENCODER: (float("nan"),)}), "agreement should be finite"),
-    "long agreement": (lambda good: replace(good, agreement={ENCODER: (1.0,) * 9}), "agreement should match"),
-    "foreign scores": (lambda good: replace(good, metrics={"depth": {"rmse": 1.0}}), "should be of tasks edge"),
+    "NaN agreement": (
+        lambda good: replace(good, agreement={ENCODER: (float("nan"),)}),
+        "agreement of encoder: expected finite numbers",
+    ),
+    "long agreement": (
+        lambda good: replace(good, agreement={ENCODER: (1.0,) * 9}),
+        "expected as many numbers as the learned weights",
+    ),
+    "foreign scores": (lambda good: replace(good, metrics={"depth": {"rmse": 1.0}}), "metrics: expected those of edge"),
     "many scores": (lambda good: replace(good, metrics={"edge": dict.fromkeys(SCORES, 0.0)}), "at most 31 more"),
-    "no headline": (lambda good: replace(good, metrics={"edge": {}}), "metrics of edge should be ods_f"),
-    "endless seconds": (lambda good: replace(good, seconds=10**400), "seconds should be from 0 to 1e+09"),
-    "endless round": (lambda good: replace(good, round=float("inf")), "round should be 1, found inf"),
-    "huge loss": (lambda good: replace(good, losses={"edge": 10**400}), "losses should be numbers for edge"),
+    "no headline": (lambda good: replace(good, metrics={"edge": {}}), "metrics of edge: expected ods_f"),
+    "endless seconds": (lambda good: replace(good, seconds=10**400), "seconds: expected 0 to 1e+09"),
+    "endless round": (lambda good: replace(good, round=float("inf")), "round: expected 1, got inf"),
+    "huge loss": (lambda good: replace(good, losses={"edge": 10**400}), "losses: expected numbers for edge"),
     "failed": (lambda good: replace(good, rows={}, failed="the loss became nan"), "failed: the loss became nan"),
 }
 
@@ -132,14 +138,11 @@ def test_what_a_client_says_of_its_training_changes_nothing_for_others(said):
         assert all(found[key] == wanted[key] for key in others)
 
 
-def test_a_repeated_reply_changes_nothing():
-    good = [*map(reply, "abcd")]
-    assert outcome([*good, reply("d", scale=2.0)]) == outcome(good)
-
-
-def test_a_repeated_reply_is_in_the_record():
-    _, _, record = second_round([*map(reply, "abcd"), reply("d")])
-    assert record.refused == {"d (again)": "a client should reply once in a round, found another reply"}
+def test_a_repeated_reply_changes_nothing_and_is_in_the_record():
+    good, again = [*map(reply, "abcd")], reply("d", scale=2.0)
+    assert outcome([*good, again]) == outcome(good)
+    refused = {"d (again)": "expected one reply of a client in a round, got another"}
+    assert second_round([*good, again])[2].refused == refused
 
 
 def test_without_bounds_long_rows_pass():

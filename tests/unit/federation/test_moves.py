@@ -142,4 +142,4 @@ def test_no_gradients_move_a_value_farther_than_the_reach(steps, amsgrad):
         optimizer.step()
     reach = Reach(STEADY, Privacy(), rounds=1, epochs={"a": 1})
     profile = Profile("a", "outdoor", ("edge",), STEADY.batch_size * len(steps), {})
-    assert abs(float(value.detach())) <= reach.of_row(profile, 1, range(1), profile.samples).within(1.0)
+    assert abs(float(value.detach())) <= reach.of_row(profile, "encoder", 1, range(1), profile.samples).within(1.0)

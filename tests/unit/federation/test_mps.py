@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGINT, SIGKILL
 from time import monotonic, sleep
@@ -39,16 +40,13 @@ def install(folder, monkeypatch, text):
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def test_the_daemon_is_started_and_told_to_quit(tmp_path, calls):
-    with shared_gpus(["GPU-1"], usual=tmp_path):
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_daemon_is_started_and_told_to_quit_also_when_the_runs_fail(tmp_path, calls, fails):
+    with suppress(KeyError), shared_gpus(["GPU-1"], usual=tmp_path):
         assert [call["arguments"] for call in calls()] == [["-d"]]
+        if fails:
+            raise KeyError
     assert [(call["arguments"], call["told"]) for call in calls()[1:]] == [([], "quit\n")]
-
-
-def test_it_quits_when_the_runs_fail(tmp_path, calls):
-    with pytest.raises(KeyError), shared_gpus(["GPU-1"], usual=tmp_path):
-        raise KeyError
-    assert calls()[-1]["told"] == "quit\n"
 
 
 @pytest.mark.parametrize("signal", [SIGKILL, SIGINT])
@@ -77,16 +75,12 @@ def test_runs_and_daemon_have_the_same_private_folders(tmp_path, calls):
     assert not Path(environment["CUDA_MPS_PIPE_DIRECTORY"]).exists()
 
 
-@pytest.mark.parametrize("name", ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"])
-def test_a_daemon_that_the_variables_name_is_used_and_left_alone(tmp_path, calls, monkeypatch, name):
-    monkeypatch.setenv(name, str(tmp_path))
-    with shared_gpus(["GPU-1"], usual=tmp_path) as (environment, _):
-        assert environment == {}
-    assert calls() == []
-
-
-def test_a_daemon_in_the_usual_place_is_used_and_left_alone(tmp_path, calls):
-    (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
+@pytest.mark.parametrize("name", ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", ""])
+def test_a_daemon_that_runs_already_is_used_and_left_alone(tmp_path, calls, monkeypatch, name):
+    if name:
+        monkeypatch.setenv(name, str(tmp_path))
+    else:
+        (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
     with shared_gpus(["GPU-1"], usual=tmp_path) as (environment, _):
         assert environment == {}
     assert calls() == []

@@ -18,7 +18,8 @@ from warm import Warm
 pytestmark = pytest.mark.slow
 # A run's process does not know the tests' own encoder.
 SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
-RESULT = {"method": "any", "clients": {}, "baseline": {"road": {"semseg": {"miou": 1.0}}}}  # nothing to join
+RESULT = {"name": "any", "method": "any", "rounds": 1, "seed": 0, "clients": {}, "delta_m_by_client": None}
+RESULT["baseline"] = {"road": {"semseg": {"miou": 1.0}}}  # nothing to join
 
 
 class Notes(ParallelWatcher):
@@ -43,8 +44,8 @@ class Actors:
     def __init__(self, codes=(), wait=""):
         self.codes, self.wait, self.begun = dict(codes), wait, []
 
-    def __call__(self, run, cores, threads, environment):
-        self.begun.append((run.name, list(cores), threads, environment))
+    def __call__(self, run, cores, environment):
+        self.begun.append((run.name, list(cores), environment))
         run.folder.mkdir(parents=True, exist_ok=True)
         result = f"open({str(run.folder / 'result.json')!r}, 'w').write({json.dumps(RESULT)!r})"
         code = self.codes.pop(run.name, 0)
@@ -53,7 +54,7 @@ class Actors:
         program = f"{self.wait or 'pass'}; {outcome}"
         with log_file(run).open("w") as log:
             process = subprocess.Popen([sys.executable, "-S", "-c", program], stdout=log, text=True)
-        return RunProcess(run, process, monotonic(), environment.get("CUDA_VISIBLE_DEVICES", ""))
+        return RunProcess(run, process, monotonic(), cores, environment.get("CUDA_VISIBLE_DEVICES", ""))
 
 
 def act(monkeypatch, **how):
@@ -77,7 +78,6 @@ def gpu(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(parallel_runs, "choose_devices", lambda wanted: [torch.device("cuda")])
     monkeypatch.setattr(parallel_runs, "usable_cores", lambda: list(range(8)))
-    monkeypatch.setattr(RunProcess, "move", lambda self, cores: None)  # there may be fewer cores here
 
 
 def test_a_failing_run_is_named_and_the_others_go_on(runs, monkeypatch):
@@ -120,8 +120,7 @@ def test_runs_share_the_cores(tmp_path, monkeypatch, gpu):
     actors = act(monkeypatch, wait="import time; time.sleep(1)")
     run_in_parallel(plan_runs(small(), ["fedavg"], 4, tmp_path), 8, notes := Notes())
     assert notes.most == 8
-    assert [threads for _, _, threads, _ in actors.begun] == [1] * 8
-    assert sorted(core for _, cores, *_ in actors.begun for core in cores) == list(range(8))
+    assert sorted(cores for _, cores, _ in actors.begun) == [[core] for core in range(8)]
 
 
 def test_runs_are_spread_over_the_gpus_one_on_each_by_default(runs, monkeypatch, gpu):
@@ -138,7 +137,7 @@ def test_runs_use_mps_on_request(runs, monkeypatch, gpu):
     actors = act(monkeypatch)
     run_in_parallel(runs[:1], 2, notes := Notes(), mps=True)
     assert notes.how == "with MPS"
-    assert {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"} < set(actors.begun[0][3])
+    assert {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"} < set(actors.begun[0][2])
 
 
 def test_runs_side_by_side_equal_runs_of_their_own(tmp_path, monkeypatch):
@@ -156,7 +155,7 @@ def test_runs_side_by_side_equal_runs_of_their_own(tmp_path, monkeypatch):
 def test_a_run_ends_with_the_process_that_started_it(tmp_path, monkeypatch):
     run = plan_runs(small(rounds=1000, model=SWIN), [], 1, tmp_path)[0]
     monkeypatch.setattr(subprocess, "Popen", Warm)
-    job = start(run, sorted(os.sched_getaffinity(0))[:1], 1, {})
+    job = start(run, sorted(os.sched_getaffinity(0))[:1], {})
     while not job.last_line.startswith("round 1"):
         assert job.process.poll() is None
         sleep(0.05)

@@ -14,8 +14,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.attack]
 ALWAYS = ("variances below zero",)
 BY_THE_GUARD = (*ALWAYS, "scaled by 100", "1e30 everywhere", "statistics times a million")
 REFUSED = {"no guard": ALWAYS, "guard": BY_THE_GUARD, "reach 0.1": (*BY_THE_GUARD, "scaled by 10")}
-ROBUST = ("krum", "multi_krum", "geometric_median", "norm_clipping")
+ROBUST = ("krum", "multi_krum", "geometric_median", "norm_clipping", "coordinate_median", "trimmed_mean")
 AT_MOST = {"guard": 2.1, "reach 0.1": 0.35}  # of the others' length, for every attack
+AMPLIFYING = {
+    "fedavgm": 3.5,
+    "ties": 5.0,
+}  # momentum repeats an attack, and TIES follows the longest row; behind a guard
 PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text("utf-8")
 
 
@@ -52,7 +56,8 @@ def test_refused_is_away_to_the_last_bit(defence):
 @pytest.mark.parametrize("defence", AT_MOST)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_others_drift_no_farther_than(defence, attack):
-    assert max(found.drift for found in every(attack, defence)) <= AT_MOST[defence]
+    most = AMPLIFYING if defence == "guard" else {}
+    assert all(found.drift <= most.get(found.method, AT_MOST[defence]) for found in every(attack, defence))
 
 
 def test_without_a_guard_one_client_destroys_the_mean():

@@ -213,7 +213,7 @@ def test_a_run_that_is_not_begun_makes_no_folder(tmp_path, kind, exists):
 def test_a_folder_with_files_of_others_stays_as_it_was(tmp_path, name):
     (tmp_path / name).write_text("{}")
     before = tree(tmp_path)
-    with pytest.raises(FileExistsError, match="expected a new or empty folder"):
+    with pytest.raises(UserError, match="expected a new or empty folder"):
         run_small(small(), tmp_path)
     assert tree(tmp_path) == before
 

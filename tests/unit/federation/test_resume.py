@@ -9,6 +9,7 @@ import typer
 from fedhca2.cli.run import exit_when_interrupted
 from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
+from fedhca2.run_folder.reader import RunFiles
 from small import MECHANISMS, unifying
 from small_run import CrashError, Silent, crash, events, models, resume_small, run_small, same_models, small
 from tiny_encoder import TINY
@@ -68,10 +69,24 @@ def test_a_resumed_run_equals_a_straight_one_bit_for_bit(pairs, method):
     assert events(resumed) == events(straight)
 
 
+@pytest.mark.parametrize("method", ["fedper", "scaffold"])
+def test_a_client_that_is_late_resumes_bit_for_bit(pairs, method):
+    slow = {"late": {"delays": {"home": 2}}}
+    straight, resumed = pairs(small({"name": method}, rounds=4, participation=slow), at=1)
+    assert [(late["round"], late["clients"]["home"]["rounds"]) for late in RunFiles(resumed).of("late")] == [(2, 2)]
+    assert same_models(straight, resumed)
+    assert events(resumed) == events(straight)
+
+
 def test_an_interaction_resumes_bit_for_bit(pairs):
     model = {"encoder": {"name": TINY}, "decoder_width": 8, "interaction": "cross_attention"}
     straight, resumed = pairs(small(rounds=2, model=model))
     assert "interaction.project.weight" in models(straight)["home.safetensors"]
+    assert same_models(straight, resumed)
+
+
+def test_an_encoder_with_its_own_rate_resumes_bit_for_bit(pairs):
+    straight, resumed = pairs(small(rounds=2, training={"batch_size": 2, "encoder_rate": 1e-5}))
     assert same_models(straight, resumed)
 
 

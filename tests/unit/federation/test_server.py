@@ -108,7 +108,7 @@ def test_the_record_names_members_and_products():
 def test_the_record_says_why_a_reply_was_refused():
     server = Server(resolve("fedhca2"), PROFILES)
     _, _, record = Guard(server).step(server.start(), [reply("a", round=3), reply("b")])
-    assert record.refused == {"a": "round should be 0, found 3"}
+    assert record.refused == {"a": "round: expected 0, got 3"}
 
 
 def test_the_record_names_clients_whose_updates_came_and_were_refused():

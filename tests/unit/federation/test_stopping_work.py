@@ -138,18 +138,10 @@ def failed(request, tmp_path):
     return tmp_path / "run", error, clients, set(enumerate()) - before
 
 
-def test_a_failed_run_leaves_no_thread(failed):
-    assert not failed[3]
-
-
-def test_a_failed_run_leaves_no_waiting_states(failed):
-    assert not list(failed[0].glob("checkpoints/*"))
-
-
-def test_a_failed_run_lets_go_of_all_clients_but_the_one_that_failed(failed):
-    assert len(failed[2]) <= 1
-
-
-def test_another_run_works_in_the_same_process(failed, tmp_path):
-    run_small(small(rounds=1), tmp_path / "again")
+def test_a_failed_run_leaves_no_thread_no_state_and_at_most_the_client_that_failed(failed, tmp_path):
+    out, _, clients, threads = failed
+    assert not threads
+    assert not list(out.glob("checkpoints/*"))
+    assert len(clients) <= 1
+    run_small(small(rounds=1), tmp_path / "again")  # in the same process
     assert (tmp_path / "again" / "result.json").exists()

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from fedhca2.federation.shelf import Turns
+from fedhca2.federation.client_store import ClientQueue
 
 KINDS = {"a-1": "a", "a-2": "a", "b-1": "b", "b-2": "b"}
 
@@ -17,28 +17,28 @@ def cpu(*kinds):
 
 def test_the_client_with_the_most_work_is_first():
     slot = cpu("b")
-    turns = Turns(["a-1", "b-1"], KINDS)
+    turns = ClientQueue(["a-1", "b-1"], KINDS)
     assert [turns.next(slot, [slot]) for _ in range(3)] == ["a-1", "b-1", None]
 
 
 def test_a_gpu_prefers_clients_of_a_kind_that_it_knows():
     slot = gpu("b")
-    turns = Turns(["a-1", "b-1", "a-2", "b-2"], KINDS)
+    turns = ClientQueue(["a-1", "b-1", "a-2", "b-2"], KINDS)
     assert [turns.next(slot, [slot]) for _ in range(4)] == ["b-1", "b-2", "a-1", "a-2"]
 
 
 def test_a_new_slot_takes_a_kind_that_no_other_knows():
     known, new = gpu("a"), gpu()
-    assert Turns(["a-1", "b-1"], KINDS).next(new, [known, new]) == "b-1"
+    assert ClientQueue(["a-1", "b-1"], KINDS).next(new, [known, new]) == "b-1"
     assert new.kinds == {"b"}
 
 
 def test_a_slot_helps_with_a_known_kind_when_nothing_else_waits():
     known, new = gpu("a"), gpu()
-    assert Turns(["a-1"], KINDS).next(new, [known, new]) == "a-1"
+    assert ClientQueue(["a-1"], KINDS).next(new, [known, new]) == "a-1"
 
 
 def test_nobody_has_a_turn_after_the_end():
-    turns = Turns(["a-1"], KINDS)
+    turns = ClientQueue(["a-1"], KINDS)
     turns.end()
     assert turns.next(cpu(), []) is None

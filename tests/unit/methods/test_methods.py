@@ -136,3 +136,13 @@ def test_a_method_from_a_module(outside, monkeypatch):
 def test_a_file_without_that_method_is_an_error(outside):
     with pytest.raises(ValueError, match=r"NUMBER: expected a Method, got int. \(OURS, BOTH\)"):
         resolve(f"{outside}:NUMBER")
+
+
+@pytest.mark.parametrize("settings", [{"fine_tune_epochs": 3}, {"local": {"kind": "frozen", "fine_tune_epochs": 3}}])
+def test_configs_and_run_folders_with_the_old_name_of_the_last_epochs_can_be_read(settings):
+    assert resolve("fedbabu", settings) == resolve("fedbabu", {"final_epochs": 3})
+
+
+def test_norms_that_stay_local_keep_their_statistics():
+    with pytest.raises(ValueError, match="since norms stay local"):
+        resolve("fedbn", {"batch_norm": "average"})

@@ -43,33 +43,12 @@ def near(level, truth, k, radius):
     return ((predicted[:, None] - true[None]) ** 2).sum(-1) <= radius**2
 
 
-def most_pairs(near):
-    """Size of the largest one-to-one matching, by brute force."""
-    if not near.size:
-        return 0
-    without = most_pairs(near[1:])
-    return max([without] + [1 + most_pairs(np.delete(near[1:], j, axis=1)) for j in np.flatnonzero(near[0])])
-
-
 @pytest.mark.parametrize("density", [0.3, 0.6, 0.9])
 @pytest.mark.parametrize("seed", range(8))
 def test_thinning_is_that_of_scikit_image(density, seed):
     rng = np.random.default_rng(seed)
-    mask = rng.random(rng.integers(1, 40, 2)) < density
-    np.testing.assert_array_equal(thin(mask), skimage_thin(mask))
-
-
-def test_thinning_of_wide_strokes_is_that_of_scikit_image(rng):
-    mask = smooth_map(rng, 120, 150, sigma=4) > 0.5
-    np.testing.assert_array_equal(thin(mask), skimage_thin(mask))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_matching_is_as_large_as_brute_force_finds(seed):
-    rng = np.random.default_rng(seed)
-    level, truth = rng.integers(0, 4, (3, 4)).astype(np.uint8), rng.random((3, 4)) < 0.4
-    expected = [most_pairs(near(level, truth, k, 1.5)) for k in (1, 2, 3)]
-    assert sweep(level, truth, 3, 1.5)[0].tolist() == expected
+    for mask in (rng.random(rng.integers(1, 40, 2)) < density, smooth_map(rng, 60, 70, sigma=4) > density):
+        np.testing.assert_array_equal(thin(mask), skimage_thin(mask))
 
 
 @pytest.mark.parametrize("radius", [0.5, 1.0, 2.3, 4.7])
@@ -87,14 +66,6 @@ def test_predictions_are_counted_after_thinning_each_threshold_on_its_own(rng):
     level = np.floor(smooth_map(rng, 60, 70) * 10.99).astype(np.uint8)
     expected = [int(skimage_thin(level >= k).sum()) for k in range(1, 11)]
     assert sweep(level, np.zeros(level.shape, bool), 10, 3.0)[1].tolist() == expected
-
-
-def test_one_true_pixel_is_matched_once():
-    level = np.zeros((9, 9), np.uint8)
-    level[4, 2] = level[4, 6] = 1
-    truth = np.zeros((9, 9), bool)
-    truth[4, 4] = True
-    assert sweep(level, truth, 1, 3.0)[:, 0].tolist() == [1, 2]
 
 
 def test_a_match_may_be_exactly_at_the_distance():

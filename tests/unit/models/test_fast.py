@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from fedhca2.compiling import with_constants
 from fedhca2.models import ModelConfig, build_model
-from fedhca2.models.fast import AlignedAttention, TabledAttention, WeightsCastTogether, parts, quicken
+from fedhca2.models.fast import AlignedAttention, TabledAttention, WeightsCastTogether, parts, use_fast_layers
 from fedhca2.models.layers import resample
 from fedhca2.models.multitask import Decoder, Head
 
@@ -36,7 +36,7 @@ def test_quick_attention_is_attention(window, kind, masked):
     windows = torch.randn(8, places, 16)
     mask = torch.where(torch.rand(4, places, places) < 0.3, -100.0, 0.0) if masked else None
     expected = with_gradients(attention, windows, mask)
-    quicken(attention, compile=False)
+    use_fast_layers(attention, compile=False)
     assert type(attention) is kind
     assert_close(with_gradients(attention, windows, mask), expected, rtol=1e-4, atol=1e-5)
 
@@ -46,7 +46,7 @@ def test_a_head_with_padded_classes_is_the_head(classes):
     torch.manual_seed(0)
     head, decoded = Head(16, classes), torch.randn(2, 16, 4, 6)
     expected = with_gradients(head, decoded)
-    quicken(head, compile=True)
+    use_fast_layers(head, compile=True)
     assert type(head[-1]) is not torch.nn.Conv2d
     assert_close(with_gradients(head, decoded), expected, rtol=1e-4, atol=1e-5)
 

@@ -72,6 +72,36 @@ def test_a_row_of_adapters_holds_them_and_what_lies_between_backbone_and_decoder
     assert kinds == {"up", "down", ""}
 
 
+def adapters_in(names):
+    return {name.rpartition(".")[2] for name in names} & {"up", "down"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sent", "changed"),
+    [({"share": "down"}, {"down"}, {"up", "down"}), ({"train": "up"}, {"up"}, {"up"})],
+    ids=["FedSA-LoRA", "FFA-LoRA"],
+)
+def test_adapters_can_be_sent_and_trained_in_part(options, sent, changed):
+    network = model(adapters={"rank": 2, **options})
+    assert adapters_in(network.slots()[ENCODER]) == sent
+    network.encoder.requires_grad_(True)
+    for name, parameter in network.named_parameters():  # B starts at 0, which gives A no gradient
+        if name.endswith(".up"):
+            torch.nn.init.normal_(parameter)
+    assert adapters_in(trained(network)) == changed
+
+
+def test_clients_start_with_the_same_frozen_adapters():
+    one, other = (model(adapters={"train": "up"}).fixed for _ in range(2))
+    assert any(name.endswith(".down") for name in one)
+    assert all(value.equal(other[name]) for name, value in one.items())
+
+
+def test_what_is_shared_of_an_adapter_is_trained():
+    with pytest.raises(ValueError, match="since A is shared"):
+        EncoderConfig(name=VIT, adapters={"share": "down", "train": "up"})
+
+
 def test_training_adapters_leaves_the_backbone_as_it_is():
     network = model(adapters={"rank": 2})
     changed = trained(network)

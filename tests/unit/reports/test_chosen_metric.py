@@ -33,13 +33,13 @@ def run(tmp_path_factory):
 
 
 def test_the_result_has_it(run):
-    assert "miou_of_images" in run.result["clients"]["shop"]["sal"]
+    assert "miou_of_images" in run.result.clients["shop"]["sal"]
 
 
 def test_delta_m_is_of_it(run):
-    ours, alone = (headline(TASKS["sal"], run.result[key]["shop"]["sal"]) for key in ("clients", "baseline"))
+    ours, alone = (headline(TASKS["sal"], held["shop"]["sal"]) for held in (run.result.clients, run.result.baseline))
     assert ours.metric == "miou_of_images"
-    assert run.result["delta_m"] == pytest.approx(relative_gain(ours.value, alone.value, True))
+    assert run.result.delta_m == pytest.approx(relative_gain(ours.value, alone.value, True))
 
 
 def test_the_table_names_it(run):
@@ -55,7 +55,7 @@ def test_evaluating_once_more_gives_it_again(run, tmp_path):
     shutil.copytree(run.path, tmp_path / "run")
     assert CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")]).exit_code == 0
     again = json.loads((tmp_path / "run" / "evaluation-val.json").read_text())
-    assert again["clients"] == run.result["clients"]
+    assert again["clients"] == run.result.clients
 
 
 def test_a_baseline_that_was_judged_otherwise_is_refused(run, tmp_path):

@@ -1,15 +1,18 @@
 import csv
 import json
 from io import StringIO
+from math import isnan, nan
 
 import pytest
 import yaml
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, Column, Comparison, SeedScores, gather
-from fedhca2.reports.layouts import comparison_table, to_csv, to_latex, to_markdown
+from fedhca2.reports.comparison import ACROSS, BY_CLIENT, DELTA_M, RECOVERED, Column, Comparison, SeedScores, gather
+from fedhca2.reports.layouts import comparison_table, to_latex, to_markdown
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import across_clients
+from fedhca2.tasks import TASKS
 from made_run import made_run, with_twin
 
 
@@ -49,7 +52,7 @@ def test_columns_follow_the_papers(comparison):
         ("outdoor, single-task", "sal"),
         ("indoor, multi-task", "semseg"),
         ("indoor, multi-task", "depth"),
-        ("", ""),
+        *[("", "")] * (1 + len(ACROSS)),
     ]
 
 
@@ -59,7 +62,7 @@ def test_the_best_is_bold_in_markdown(comparison):
 
 
 def test_csv_gives_every_digit_back(comparison):
-    rows = list(csv.DictReader(StringIO(to_csv(comparison))))
+    rows = list(csv.DictReader(StringIO(comparison.table().to_csv())))
     column = Column("outdoor, single-task", "sal", "max_f", True)
     found = next(row for row in rows if row["method"] == "fedhca2" and row["task"] == "sal")
     assert float(found["mean"]) == comparison.entries["fedhca2"][column].mean
@@ -137,7 +140,7 @@ def test_an_experiment_may_give_its_own_label(tmp_path):
 def test_a_run_without_a_baseline_is_compared_with_local_of_its_seed(tmp_path):
     runs = [made_run(tmp_path / f"local-{seed}", "local", better=1 + seed, seed=seed) for seed in (0, 1)]
     ours = made_run(tmp_path / "ours", "fedavg", better=3.0, seed=1)
-    ours.finished_result["baseline"] = None
+    vars(ours)["result"] = ours.outcome.model_copy(update={"baseline": None})
     assert gather([*runs, ours]).entries["fedavg"][DELTA_M].values == pytest.approx(((3 * 50 + 100 / 3) / 4,))
 
 
@@ -156,12 +159,34 @@ def test_clients_of_a_kind_are_averaged_and_both_gains_are_shown(twins):
     column = Column("outdoor, single-task", "semseg", "miou", True)
     assert twins.entries["fedavg"][column].mean == 30
     assert twins.entries["local"][BY_CLIENT].mean == 0
-    assert to_markdown(twins).splitlines()[3].endswith("| **+5.00** | **+20.00** |")
-    assert r"$\Delta$m \% $\uparrow$ & $\Delta$m by client \% $\uparrow$ \\" in to_latex(twins)
+    assert to_markdown(twins).splitlines()[3].split(" | ")[-5:-3] == ["**+5.00**", "**+20.00**"]
+    assert r"$\Delta$m \% $\uparrow$ & $\Delta$m by client \% $\uparrow$ & worst client" in to_latex(twins)
 
 
 def test_with_one_client_of_a_kind_one_gain_is_shown(comparison):
-    assert [column for column in comparison.columns if column.is_gain] == [DELTA_M]
+    assert [column for column in comparison.columns if column.is_gain] == [DELTA_M, *ACROSS]
+
+
+def test_the_worst_client_the_share_that_loses_and_the_spread_are_known():
+    alone = {name: {"depth": {"rmse": 1.0}} for name in "abcd"}
+    ours = {name: {"depth": {"rmse": rmse}} for name, rmse in zip("abcd", (0.9, 1.1, 0.8, 1.0), strict=True)}
+    across = across_clients(ours, alone, TASKS)
+    assert (across.client, across.harmed) == ("b", 25)
+    assert (across.worst, across.deviation) == pytest.approx((-10, 125**0.5))
+    assert across_clients(ours, {}, TASKS) is None
+
+
+@pytest.mark.parametrize(("ceiling", "share"), [((5.0, 5.2, 4.8), 50), ((5.0, -5.2, 4.8), nan), ((5.0, 5.2), nan)])
+def test_the_share_of_the_pooled_gain_needs_a_gain_beyond_chance(tmp_path, ceiling, share):
+    comparison = gather(
+        [
+            made_run(tmp_path / f"{method}-{seed}", method, better=1 + own / 100, seed=seed)
+            for seed, gain in enumerate(ceiling)
+            for method, own in (("local", 0.0), ("pooled", gain), ("fedavg", 2.5))
+        ]
+    )
+    assert comparison.entries["fedavg"][RECOVERED].mean == pytest.approx(share, nan_ok=True)
+    assert isnan(share) == ("Shares of pooled's gain are unknown" in " ".join(comparison.notes))
 
 
 def test_a_summary_of_many_methods_has_both_gains(twins):
@@ -196,7 +221,7 @@ def table_4(tmp_path):
 
 def test_runs_with_different_clients_are_compared_in_the_columns_that_they_share(table_4):
     comparison = gather(table_4)
-    assert [column.group for column in comparison.columns] == ["outdoor, single-task"] * 2 + [""]
+    assert [column.group for column in comparison.columns] == ["outdoor, single-task"] * 2 + [""] * 4
     assert [column.task for column in comparison.left_out] == ["semseg", "depth"]
     assert "indoor, multi-task: depth" in to_markdown(comparison)
     assert [round(row[DELTA_M].mean, 6) for row in comparison.entries.values()] == [0, 10, 20]

@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 
 import numpy as np
@@ -24,6 +25,7 @@ from fedhca2.reports.figures.mixing import (
     chosen_together,
     correctness,
     entropy,
+    exchange_sentence,
     grouping_figures,
     shares,
 )
@@ -50,20 +52,33 @@ def test_every_task_has_a_curve_for_each_client_that_has_it(run):
     assert by_id(loss_curves(run))["loss-sal"].data[0]["x"] == [1, 2, 3]  # the rounds that trained
 
 
+def test_where_an_encoder_came_from_is_told_in_shares_of_its_weight(tmp_path):
+    (told,) = exchange_sentence(with_twin(made_run(tmp_path)))
+    assert "its own" in told
+    assert "β" in told
+    shares = [int(share) for share in re.findall(r"(\d+)%", told)]
+    assert sum(shares) in (99, 100, 101)
+
+
+def test_a_run_that_mixes_no_encoders_tells_nothing(tmp_path):
+    run = made_run(tmp_path, rounds=0)
+    assert exchange_sentence(run) == []
+
+
 def test_a_baseline_from_elsewhere_has_its_line(tmp_path):
     made_run(tmp_path / "local", "local")
     kept = baseline_files(tmp_path / "local", {})
     run = made_run(tmp_path / "run")
     (run.path / BASELINE_METRICS).write_text(json.dumps(kept[BASELINE_METRICS]))
     names = [trace["name"] for trace in by_id(metric_curves(run))["metric-sal"].data]
-    assert names == ["shop", "shop, alone"]
+    assert names == ["shop", "shop, local"]
 
 
 def test_losses_of_a_baseline_have_their_line(tmp_path):
     run = made_run(tmp_path / "run")
     made_run(tmp_path / "run" / "baseline", "local")
     alone = by_id(loss_curves(run))["loss-sal"].data[1]
-    assert (alone["name"], alone["x"], alone["line"]["dash"]) == ("shop, alone", [1, 2, 3], "dot")
+    assert (alone["name"], alone["x"], alone["line"]["dash"]) == ("shop, local", [1, 2, 3], "dot")
 
 
 def test_the_baseline_of_a_run_with_a_baseline_is_kept_too(tmp_path):
@@ -184,7 +199,7 @@ def test_without_scikit_learn_the_map_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
     figures = crowd(20)
     assert list(figures) == ["map-encoder"]
-    assert "pip install 'fedhca2[tsne]'" in figures["map-encoder"].note
+    assert "install fedhca2[tsne]" in figures["map-encoder"].note
 
 
 @pytest.mark.parametrize("id", ["map-encoder", "tsne-encoder"])
@@ -223,7 +238,7 @@ def test_scores_of_many_clients_are_listed_by_kind_with_their_ends(tmp_path):
     (table,) = kinds_tables(run)
     assert len(table.rows) == 4  # three kinds, one of them with two tasks
     road = [client for client, kind in run.kinds.items() if kind == "outdoor:semseg"]
-    scores = {client: run.result["clients"][client]["semseg"]["miou"] for client in road}
+    scores = {client: run.result.clients[client]["semseg"]["miou"] for client in road}
     assert max(scores, key=scores.get) in table.rows[0][-1].text
     assert kinds_tables(made_run(tmp_path / "few")) == []
 

@@ -18,15 +18,15 @@ from fedhca2.tasks import get_task
 from made_run import made_run, with_diagnostics, with_twin
 
 
-def test_a_run_has_all_its_sections_and_none_about_attendance_if_all_took_part(tmp_path):
+def test_a_run_has_all_its_sections_and_none_about_participation_if_all_took_part(tmp_path):
     assert [section.id for section in single_sections(made_run(tmp_path))] == [
         "results",
         "training",
         "predictions",
-        "alpha-and-beta",
-        "conflicts",
-        "attention",
-        "groups",
+        "learned-weights",
+        "update-similarity",
+        "decoder-attention",
+        "client-groups",
         "cost",
         "settings",
     ]
@@ -81,7 +81,8 @@ def test_depth_is_painted_on_the_range_of_its_label(tmp_path):
 def test_the_page_has_the_title_the_date_and_the_command(tmp_path):
     run = made_run(tmp_path)
     run.config["title"] = "Three small clients"
-    run.result["origin"] = {"command": "fedhca2 run demo", "started": "2026-11-18T13:16:34+00:00", "git": None}
+    origin = {"command": "fedhca2 run demo", "started": "2026-11-18T13:16:34+00:00", "git": None}
+    vars(run)["result"] = run.outcome.model_copy(update={"origin": origin})
     told = single_sections(run)[0].blocks[0].text
     assert all(words in told for words in ("Three small clients", "18 November 2026", "fedhca2 run demo"))
 
@@ -89,7 +90,7 @@ def test_the_page_has_the_title_the_date_and_the_command(tmp_path):
 def test_what_left_out_means_is_said(tmp_path):
     table = next(section for section in single_sections(made_run(tmp_path)) if section.id == "cost").blocks[-1]
     assert "late" in table.note
-    assert ["left out", "0"] in [[cell.text for cell in row] for row in table.rows]
+    assert ["excluded replies", "0"] in [[cell.text for cell in row] for row in table.rows]
 
 
 def test_what_noised_updates_cost_is_shown(tmp_path):
@@ -111,32 +112,31 @@ def answer_of(run):
 def test_the_answer_says_who_gained_how_certain_that_is_and_what_it_cost(tmp_path):
     run = made_run(tmp_path, rounds=1, better=1.25)
     answer, tiles = answer_of(run), {tile.name: tile for tile in answer_of(run).tiles}
-    assert "4 of 4 scores are better than alone" in answer.sentence
+    assert "3 of 3 clients scored higher" in answer.sentences[0]
+    assert "4 of 4 scores are better, from +20.0% to +25.0%" in answer.sentences[0]
+    assert "One seed" in answer.sentences[0]
     assert list(tiles) == ["Best", "Worst", "Time", "Traffic"]  # and not Δm by client: there is one of each kind
-    assert (tiles["Best"].fact, tiles["Worst"].fact, tiles["Time"].fact) == ("+25.0 %", "+20.0 %", "4.5 s")
-    assert tiles["Worst"].detail.startswith("home/depth: RMSE 2.00 m alone, 1.60 m")
+    assert (tiles["Best"].fact, tiles["Worst"].fact, tiles["Time"].fact) == ("+25.0%", "+20.0%", "4.5 s")
+    assert tiles["Worst"].detail.startswith("home/depth: RMSE 2.00 m local, 1.60 m")
     assert tiles["Time"].detail.startswith("1 round on")
-    defined, spread = answer.meaning
-    assert defined.removeprefix("Δm is ") in conclusion(run.outcome, run.task_set)  # as in the terminal
-    assert all(words in spread for words in ("4 gains", "2.5 %", "no error bar"))
-    assert "±" not in spread
+    assert answer.meaning[0].removeprefix("Δm: ") in conclusion(run.outcome, run.task_set)  # as in the terminal
+    assert "±" not in f"{answer.meaning} {answer.sentences}"  # one seed has no error bar
     results = single_sections(run)[0].blocks[-1]
-    assert [row[-1].text for row in results.rows] == ["+25.0 %", "+25.0 %", "+25.0 %", "+20.0 %"]
+    assert [row[-1].text for row in results.rows] == ["+25.0%", "+25.0%", "+25.0%", "+20.0%"]
 
 
 def test_with_several_clients_of_a_kind_both_gains_are_told(tmp_path):
     answer = answer_of(with_twin(made_run(tmp_path), delta_m=5.0, delta_m_by_client=20.0))
-    assert answer.number == "+5.00 %"
-    assert [tile.fact for tile in answer.tiles if tile.name == "Δm by client"] == ["+20.0 %"]
+    assert answer.number == "+5.00%"
+    assert [tile.fact for tile in answer.tiles if tile.name == "Δm by client"] == ["+20.0%"]
 
 
 def test_scores_without_a_gain_are_counted_once_in_all_sentences(tmp_path):
     run = made_run(tmp_path, better=1.25)
-    run.result["baseline"]["shop"]["sal"]["max_f"] = 0.0
+    run.result.baseline["shop"]["sal"]["max_f"] = 0.0
     answer = answer_of(run)
-    assert "3 of 3 scores are better" in answer.sentence
-    assert "1 more score has no gain" in answer.sentence
-    assert "3 gains" in answer.meaning[1]
+    assert "3 of 3 scores are better" in answer.sentences[0]
+    assert "1 more without a gain" in answer.sentences[0]
 
 
 def test_every_client_and_task_has_a_bar(tmp_path):
@@ -192,11 +192,12 @@ def test_a_comparison_shows_gains_weights_conflicts_and_settings(tmp_path):
     tables = {b.title: b for section in sections.values() for b in section.blocks if b.kind == "table"}
     assert tables["Results"].columns[1] == "Δm % ↑"
     gains = [cell.text for cell in tables["Gain over local"].rows[0]]
-    assert gains == ["fedhca2", "+10.0 %", "+10.0 %", "+10.0 %", "+9.09 %"]
+    assert gains == ["fedhca2", "+10.0%", "+10.0%", "+10.0%", "+9.09%"]
     assert [row[0].text for row in tables["Settings that differ"].rows] == ["seed", "method.name"]
     assert ["rounds", "3"] in [[cell.text for cell in row] for row in tables["Settings in common"].rows]
-    assert "fedhca2: α over rounds" in [figure.title for figure in sections["alpha-and-beta"].figures]
-    assert "fedhca2: Cosines of encoder updates" in [figure.title for figure in sections["conflicts"].figures]
+    assert "fedhca2: α over rounds" in [figure.title for figure in sections["learned-weights"].figures]
+    similarity = [figure.title for figure in sections["update-similarity"].figures]
+    assert "fedhca2: Similarity of encoder updates" in similarity
 
 
 def test_nothing_is_fetched(tmp_path):
@@ -219,7 +220,7 @@ def test_a_figure_cannot_end_its_script():
 
 def test_who_was_left_out_is_shown_with_the_round_and_the_reason(tmp_path):
     run = made_run(tmp_path, away=("shop",), refused={"shop": "no reply in time", "node 7": "unknown client"}.items())
-    table = next(section for section in single_sections(run) if section.id == "attendance").blocks[1]
+    table = next(section for section in single_sections(run) if section.id == "participation").blocks[1]
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["shop", "2", "no reply in time"],
         ["node 7", "2", "unknown client"],
@@ -241,7 +242,7 @@ def test_the_map_tells_left_out_from_not_asked(tmp_path):
     assert dict(zip(figure.data[0]["y"], rows, strict=True)) == {
         "road": ["took part", "took part", "took part"],
         "shop": ["took part", "not asked", "took part"],
-        "home": ["took part", "left out", "took part"],
+        "home": ["took part", "excluded", "took part"],
     }
 
 
@@ -252,8 +253,8 @@ def test_a_second_reply_leaves_its_client_in(tmp_path):
 
 def test_a_site_without_a_baseline_has_no_gain(tmp_path):
     run = made_run(tmp_path)
-    del run.result["baseline"]["shop"]
-    assert [cell.text for cell in single_sections(run)[0].blocks[-1].rows[1]] == ["shop", "maxF ↑", "—", "40.0 %", "—"]
+    del run.result.baseline["shop"]
+    assert [cell.text for cell in single_sections(run)[0].blocks[-1].rows[1]] == ["shop", "maxF ↑", "—", "40.0%", "—"]
 
 
 def test_one_seed_has_no_whiskers_and_several_have(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedhca2.reports.comparison import DELTA_M, Column, Comparison, SeedScores, gain_p_values, holm
 from fedhca2.reports.drawings import RANKS_FILE, Ranking, draw_ranks, rank, ranking_note, ranking_of
-from fedhca2.reports.layouts import comparison_table, marks_note, to_csv, to_latex, to_markdown, write_comparison
+from fedhca2.reports.layouts import comparison_table, marks_note, to_latex, to_markdown, write_comparison
 from fedhca2.reports.page import Drawing
 from fedhca2.reports.page.several import results_table, several_sections
 from made_run import made_run
@@ -63,7 +63,7 @@ def test_the_mark_is_explained_in_every_layout():
 
 
 def test_the_corrected_p_is_in_the_csv_file():
-    rows = {row["method"]: row["p_value"] for row in csv.DictReader(StringIO(to_csv(SURE)))}
+    rows = {row["method"]: row["p_value"] for row in csv.DictReader(StringIO(SURE.table().to_csv()))}
     assert rows == {"local": "", **{name: repr(p) for name, p in SURE.p_values.items()}}
 
 

@@ -12,7 +12,7 @@ from fedhca2.words import gain_text, score_text
 
 SCORES = {"outdoor-human_parts-1": {"human_parts": {"miou": 12.46}}, "home": {"depth": {"rmse": 0.7124}}}
 BASELINE = {"outdoor-human_parts-1": {"human_parts": {"miou": 10.0}}, "home": {"depth": {"rmse": 0.7124}}}
-OUTCOME = {"rounds": 1, "seed": 0, "seconds": 1.0, "bytes": {}, "versions": {}, "device": "", "delta_m": 11.7}
+OUTCOME = {"rounds": 1, "seed": 0, "seconds": 1.0, "delta_m": 11.7}
 RESULT = Result(name="x", method="fedhca2", clients=SCORES, baseline=BASELINE, **OUTCOME)
 
 
@@ -25,19 +25,19 @@ def printed(table, width):
 @pytest.mark.parametrize("width", range(40, 100, 5))
 def test_no_number_is_broken(width):
     text = printed(result_table(RESULT, TASKS), width)
-    assert all(number in text for number in ("12.5 %", "0.712 m", "+24.6 %", " 0.00 %"))
+    assert all(number in text for number in ("12.5%", "0.712 m", "+24.6%", " 0.00%"))
     assert max(map(len, text.splitlines())) <= width
 
 
 def test_a_line_says_what_was_left_out():
     text = " ".join(printed(result_table(RESULT, TASKS), 40).split())
-    assert text.endswith("left out for lack of space: metric, local")
+    assert text.endswith("hidden columns (terminal too narrow): metric, local")
 
 
 def test_a_wide_table_has_all_columns():
     text = printed(result_table(RESULT, TASKS), 100)
     assert "mIoU ↑" in text
-    assert "left out" not in text
+    assert "hidden" not in text
 
 
 NAME = "a-hospital-with-a-name-that-no-terminal-has-room-for/method.c-0.2/training.schedule.warmup_from"
@@ -52,7 +52,7 @@ def test_what_a_person_has_to_type_is_folded_and_never_cut(width, wraps):
 
 
 def test_one_round_is_singular():
-    assert "after 1 round\n" in printed(result_table(RESULT, TASKS), 100).replace("  ", "")
+    assert "after 1 round " in printed(result_table(RESULT, TASKS), 100)
 
 
 def test_a_table_that_never_fits_gives_way_to_another():
@@ -60,9 +60,7 @@ def test_a_table_that_never_fits_gives_way_to_another():
     assert "short" in printed(TextTable(["a long heading"], [["1"]], otherwise=other), 10)
 
 
-@pytest.mark.parametrize(
-    ("gain", "text"), [(-0.001, "0.00 %"), (0.0, "0.00 %"), (-0.006, "-0.01 %"), (123.4, "+123 %")]
-)
+@pytest.mark.parametrize(("gain", "text"), [(-0.001, "0.00%"), (0.0, "0.00%"), (-0.006, "-0.01%"), (123.4, "+123%")])
 def test_a_gain_that_is_nothing_has_no_sign(gain, text):
     assert gain_text(gain) == text
 
@@ -87,7 +85,7 @@ def test_many_clients_are_shown_by_kind(width):
     result = Result(name="x", method="fedhca2", clients=MANY, baseline=ALONE, **OUTCOME)
     lines = printed(result_table(result, TASKS, kinds), width).splitlines()
     road, home = (next(line for line in lines if kind in line) for kind in ("road", "home"))
-    assert all(number in road for number in ("5.25 %", "10.2 %", "+100 %"))  # median, best, and twice the baseline
-    assert all(number in home for number in ("5.25 m", "0.250 m", "-100 %"))  # less is better
+    assert all(number in road for number in ("5.25%", "10.2%", "+100%"))  # median, best, and twice the baseline
+    assert all(number in home for number in ("5.25 m", "0.250 m", "-100%"))  # less is better
     assert len(lines) < 20
     assert max(map(len, lines)) <= width

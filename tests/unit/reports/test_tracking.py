@@ -30,7 +30,7 @@ def sending(run, *wanted, work):
 def logged(run):
     """Everything that a run wrote down: {(tag, round): value}."""
     numbers = {(s.tag, s.round): pytest.approx(s.value) for event in run.events for s in scalars(event)}
-    gain = (run.result or {}).get("delta_m")
+    gain = run.result and run.result.delta_m
     return numbers | ({} if gain is None else {("delta_m", run.rounds): pytest.approx(gain)})
 
 

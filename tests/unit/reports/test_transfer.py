@@ -7,6 +7,7 @@ import pytest
 
 from fedhca2.reports.figures.transfer import client_gains, magnitude_similarity, transfer_figures
 from fedhca2.reports.figures.transfer import transfer_sentences as sentences
+from fedhca2.reports.page.write import single_sections
 from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run, with_diagnostics
 
@@ -48,9 +49,9 @@ def test_a_gain_is_the_relative_fall_of_the_loss(run):
 def test_the_first_sentence_says_what_the_rows_did_at_once_and_to_whom(run):
     told = sentences(run)[0]
     assert "validation loss of 2 of 3 clients at once" in told
-    assert "fell most for shop (loss -10.0 %)" in told
-    assert "rose most for road (loss +1.00 %)" in told
-    assert "update of road, added whole, would help shop most (loss -3.00 %)" in told
+    assert "fell most for shop (loss -10.0%)" in told
+    assert "rose most for road (loss +1.00%)" in told
+    assert "update of road, added as a whole, would help shop most (loss -3.00%)" in told
 
 
 def test_a_loss_that_rises_is_never_called_a_gain_and_does_not_contradict_delta_m(tmp_path):
@@ -68,14 +69,19 @@ def test_rows_that_help_everybody_need_no_explanation(tmp_path):
 
 def test_the_second_sentence_names_who_gives_most(run):
     assert sentences(run)[1] == (
-        "Added whole, the update of road would help the others most (loss -2.00 % on average), "
-        "and that of home least (loss +1.75 %)."
+        "Added as a whole, the update of road would help the others most (loss -2.00% on average), "
+        "and that of home least (loss +1.75%)."
     )
 
 
 def test_a_run_that_did_not_ask_says_and_draws_nothing(tmp_path):
     run = made_run(tmp_path)
     assert (sentences(run), transfer_figures(run)) == ([], [])
+
+
+def test_the_first_tab_says_what_the_update_did_at_once(tmp_path):
+    run = with_diagnostics(made_run(tmp_path, better=1.25), loss=0.9)
+    assert "validation loss by -10.0%" in " ".join(single_sections(run)[0].blocks[0].sentences)
 
 
 def test_a_run_that_asked_in_vain_says_so(tmp_path):
@@ -90,7 +96,7 @@ def test_the_heat_map_has_givers_in_rows_and_receivers_in_columns(run):
 
 
 def test_the_slider_of_the_heat_map_has_every_measured_round_and_their_mean(run):
-    assert figure(run, "transfer").sliders[0].labels == ["1", "2", "all, on average"]
+    assert figure(run, "transfer").sliders[0].labels == ["1", "2", "mean"]
 
 
 def test_each_client_gets_one_arrow_from_its_best_giver(run):
@@ -114,8 +120,8 @@ def test_updates_of_one_length_are_alike_in_magnitude_whatever_their_direction()
 def test_updates_that_help_nobody_are_not_said_to_help(tmp_path):
     harmful = [[None, -0.01, -0.01], [-0.04, None, -0.04], [-0.02, -0.02, None]]
     assert sentences(with_events(tmp_path, transfer(0, values=harmful))) == [
-        "Added whole, the update of home would harm the others least (loss +1.00 % on average), "
-        "and that of road most (loss +4.00 %)."
+        "Added as a whole, the update of home would harm the others least (loss +1.00% on average), "
+        "and that of road most (loss +4.00%)."
     ]
 
 

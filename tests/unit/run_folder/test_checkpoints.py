@@ -53,23 +53,14 @@ def saved(tmp_path, rounds=(1,), keep=2):
     return checkpoints
 
 
-def test_the_servers_state_comes_back(tmp_path):
-    assert saved(tmp_path).latest().progress.state == progress().state
-
-
-def test_deliveries_come_back(tmp_path):
-    found = saved(tmp_path).latest().progress.pending["b"][EDGE]
-    assert (found.base, found.addends[0].scale) == ("start", (0.1, 1 / 3))
-    assert_close(found.addends[0].row, 2 * SHARED, rtol=0, atol=0)
-
-
-def test_a_row_for_several_clients_is_kept_once(tmp_path):
-    pending = saved(tmp_path).latest().progress.pending
+def test_everything_comes_back_and_a_row_for_several_clients_is_kept_once(tmp_path):
+    found = saved(tmp_path).latest()
+    assert (found.progress.state, found.notes, found.experiment.to_dict()) == (progress().state, NOTES, EXPERIMENT)
+    pending = found.progress.pending
     assert pending["a"][ENCODER].addends[0].row is pending["b"][ENCODER].addends[0].row
-
-
-def test_notes_come_back(tmp_path):
-    assert saved(tmp_path).latest().notes == NOTES
+    delivery = pending["b"][EDGE]
+    assert (delivery.base, delivery.addends[0].scale) == ("start", (0.1, 1 / 3))
+    assert_close(delivery.addends[0].row, 2 * SHARED, rtol=0, atol=0)
 
 
 def test_so_many_are_kept(tmp_path):
@@ -79,10 +70,6 @@ def test_so_many_are_kept(tmp_path):
 
 def test_without_any_there_is_none(tmp_path):
     assert Checkpoints(tmp_path / "checkpoints").latest() is None
-
-
-def test_the_experiment_comes_back(tmp_path):
-    assert saved(tmp_path).latest().experiment.to_dict() == EXPERIMENT
 
 
 def test_only_its_owner_can_look_into_a_checkpoint(tmp_path):

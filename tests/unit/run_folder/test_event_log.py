@@ -50,20 +50,6 @@ def test_a_line_about_many_members_is_short(tmp_path):
     assert (tmp_path / "metrics.jsonl").stat().st_size < MOST_MEMBERS * 40
 
 
-def test_matrices_of_rounds_that_are_dropped_go_with_their_events(tmp_path):
-    for round in range(3):
-        logged(tmp_path / str(round), MOST_INLINE + 1, round)
-        (tmp_path / str(round) / "matrices" / f"round-{round:06d}-0.npz").rename(tmp_path / f"round-{round:06d}-0.npz")
-    (tmp_path / "matrices").mkdir()
-    for file in tmp_path.glob("*.npz"):
-        file.rename(tmp_path / "matrices" / file.name)
-    EventLog(tmp_path, START, done=2).close()
-    assert sorted(file.name for file in (tmp_path / "matrices").iterdir()) == [
-        "round-000000-0.npz",
-        "round-000001-0.npz",
-    ]
-
-
 def damaged(arrays, **changes):
     return {key: value for key, value in (arrays | changes).items() if value is not None}
 

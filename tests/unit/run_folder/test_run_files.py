@@ -55,12 +55,12 @@ def test_a_client_with_one_task_is_called_by_its_name(tmp_path):
 
 def test_a_run_that_wrote_one_gain_has_both(tmp_path):
     run = with_twin(made_run(tmp_path), delta_m=20.0)  # a mean over five pairs: +100 % once, and 0 % four times
-    assert (run.result["delta_m"], run.result["delta_m_by_client"]) == (pytest.approx(5), 20)
+    assert (run.result.delta_m, run.result.delta_m_by_client) == (pytest.approx(5), 20)
 
 
 def test_a_run_that_wrote_both_gains_is_believed(tmp_path):
     run = with_twin(made_run(tmp_path), delta_m=1.0, delta_m_by_client=2.0)
-    assert (run.result["delta_m"], run.result["delta_m_by_client"]) == (1, 2)
+    assert (run.result.delta_m, run.result.delta_m_by_client) == (1, 2)
 
 
 def test_clients_of_a_kind_have_the_same_data_and_tasks(tmp_path):

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.reports.comparison import gather
-from fedhca2.reports.layouts import to_csv, to_latex, to_markdown
+from fedhca2.reports.layouts import to_latex, to_markdown
 from fedhca2.run_folder.baseline import read_baseline
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline
@@ -53,7 +53,7 @@ def test_what_is_no_number_is_written_as_null(tmp_path, value):
 
 
 def test_a_score_that_is_null_is_read_as_one_that_is_not_known(tmp_path):
-    scores = holed_run(tmp_path).result["clients"]["road"]["semseg"]
+    scores = holed_run(tmp_path).result.clients["road"]["semseg"]
     assert headline(TASKS["semseg"], scores).value != headline(TASKS["semseg"], scores).value  # NaN
 
 
@@ -71,7 +71,7 @@ def test_the_page_of_several_such_runs_is_written(tmp_path):
 def test_the_tables_have_a_dash_for_it(tmp_path):
     comparison = gather([holed_run(tmp_path / method, method) for method in ("local", "fedhca2")])
     assert "| — |" in to_markdown(comparison)
-    assert "nan" not in to_markdown(comparison) + to_latex(comparison) + to_csv(comparison)
+    assert "nan" not in to_markdown(comparison) + to_latex(comparison) + comparison.table().to_csv()
 
 
 def test_watching_such_a_run_shows_a_dash(tmp_path):

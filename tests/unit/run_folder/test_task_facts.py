@@ -48,7 +48,7 @@ def test_a_task_is_known_by_its_facts(name):
 
 def test_scores_are_read_without_the_code(run):
     files = run({"flock": FACTS})
-    main = headline(files.task_set["flock"], files.finished_result["clients"]["home"]["flock"])
+    main = headline(files.task_set["flock"], files.outcome.clients["home"]["flock"])
     assert (main.metric, main.higher_is_better, files.task_set["flock"].title) == ("rmse", False, "Flock")
 
 
@@ -58,7 +58,7 @@ def test_a_page_is_drawn_without_the_code(run):
 
 def test_without_facts_the_code_is_needed(run):
     with pytest.raises(UserError, match=r"config\.yaml.*--allow-code /somewhere/else\.py"):
-        _ = run(None).finished_result
+        _ = run(None).outcome
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_without_facts_the_code_is_needed(run):
 )
 def test_damaged_facts_are_one_line(run, facts):
     with pytest.raises(UserError, match=r"tasks\.json") as error:
-        _ = run(facts).finished_result
+        _ = run(facts).outcome
     assert len(error.value.lines) == 1
 
 
@@ -81,4 +81,4 @@ def test_facts_replace_no_built_in_task(run):
     files = run({"sal": FACTS})
     (files.path / "config.yaml").write_text(files.config_text.replace("flock: ", "sal: "))
     with pytest.raises(UserError, match="built in"):
-        _ = RunFiles(files.path).finished_result
+        _ = RunFiles(files.path).outcome

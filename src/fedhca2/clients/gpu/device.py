@@ -5,12 +5,10 @@ memory of its own. A client's values are copied into them before an epoch and ba
 with the number of clients, and one capture serves all clients with the same architecture, tasks and sizes.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from threading import Event
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
@@ -27,10 +25,10 @@ from fedhca2.clients.training import (
     take_step,
     task_loss,
 )
-from fedhca2.compiling import Graphs, capture_graph, compiled, free_memory, with_constants, without_collecting
+from fedhca2.compiling import Graphs, capture_graph, compiled, with_constants
 from fedhca2.data.batches import Batch
 from fedhca2.data.feed import DeviceFeed
-from fedhca2.models.fast import WeightsCastTogether, compile_parts, quicken
+from fedhca2.models.fast import WeightsCastTogether, compile_parts, use_fast_layers
 from fedhca2.models.multitask import MultiTaskModel, apply_head
 from fedhca2.packing import copy_packed, copy_values
 from fedhca2.tasks import Task
@@ -39,10 +37,7 @@ if TYPE_CHECKING:
     from fedhca2.clients.client import Client
 
 T = TypeVar("T")
-MAX_SLOTS = 4  # on one GPU: one interpreter serves them all, and more gained nothing on an H200
-MIN_STEPS = 20  # at each slot in one measurement
 StepKind = Literal["plain", "captured", "compiled"]
-Trial = Callable[["DeviceSlot"], int]  # does what a client does in a round, at a slot; returns how many steps it took
 
 
 class CompilingError(RuntimeError):
@@ -58,8 +53,7 @@ class Captures:
 
     def step(self, learner: Learner, batch: Batch, terms: LocalTerms) -> "CapturedStep":
         """The captured step for this learner's kind of model and batch, loaded with the learner's values."""
-        names = tuple(name for name, _ in terms.pulled)
-        key = (learner.model.kind, learner.training, _shapes(batch), terms.frozen, terms.pull, names)
+        key = (learner.model.kind, learner.training, _shapes(batch), terms.kind)
         try:
             step = self.graphs.get(key, lambda: CapturedStep(self, learner, batch, terms))
         except Exception as error:
@@ -85,13 +79,14 @@ class CapturedStep:
         training = learner.training
         self.model = deepcopy(learner.model)
         set_mode(self.model, terms.frozen)
-        quicken(self.model, compile=captures.compile)
+        use_fast_layers(self.model, compile=captures.compile)
         if captures.compile:
             compile_parts(self.model)
         self.batch = batch.map(Tensor.clone)
-        self.terms = LocalTerms(terms.frozen, terms.pull, [(name, anchor.clone()) for name, anchor in terms.pulled])
-        self.rate = torch.zeros((), device=captures.device)
-        self.optimizer = training.optimizer.build(self.model.parameters(), self.rate, training.weight_decay)
+        self.terms = terms.map(Tensor.clone)
+        rate = torch.zeros((), device=captures.device)
+        groups = [{**group, "lr": rate.clone()} for group in training.groups(self.model)]
+        self.optimizer = training.optimizer.build(groups, rate, training.weight_decay)
         self.losses = {task: torch.zeros((), device=captures.device) for task in self.model.decoders}
         self.total = torch.zeros((), device=captures.device)
         self.constants: dict[Hashable, Any] = {}
@@ -121,10 +116,11 @@ class CapturedStep:
 
     @torch.no_grad()
     def load(self, learner: Learner, terms: LocalTerms) -> None:
-        """Load a learner's values and its learning rate."""
+        """Load a learner's values and its learning rates."""
         copy_values(self.values, [*learner.parameters, *learner.model.buffers()])
-        copy_values([anchor for _, anchor in self.terms.pulled], [anchor for _, anchor in terms.pulled])
-        self.rate.fill_(learner.rate)
+        copy_values(self.terms.tensors, terms.tensors)
+        for group, other in zip(self.optimizer.param_groups, learner.optimizer.param_groups, strict=True):
+            group["lr"].fill_(other["lr"])
         moments = list(self._moments(learner))
         known = [(own, held[name]) for own, held, name in moments if name in held]
         copy_values([own for own, _ in known], [other for _, other in known])
@@ -161,7 +157,7 @@ class CapturedForward:
     @torch.no_grad()
     def __init__(self, captures: Captures, model: MultiTaskModel, image: Tensor, precision: str) -> None:
         self.model = deepcopy(model)
-        quicken(self.model, compile=captures.compile)
+        use_fast_layers(self.model, compile=captures.compile)
         self.image = image.clone()
         self.predictions: dict[str, Tensor] = {}
         self.constants: dict[Hashable, Any] = {}
@@ -274,62 +270,3 @@ def _is_small(tensor: Tensor) -> bool:
 def _pinned(tensor: Tensor) -> Tensor:
     """A copy in pinned memory; it is complete when the stream has reached this point."""
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
-
-
-def worthwhile_slots(
-    first: DeviceSlot, trials: Sequence[Trial], another: Callable[[], DeviceSlot], min_gain: float = 1.15
-) -> list[DeviceSlot]:
-    """The first slot of a GPU, and `another` and another, as long as twice as many are `min_gain` times as fast.
-
-    What counts is measured: one client's trial at each slot, all at the same time. Where their turns are short, clients
-    wait for the one interpreter more than for the GPU, and the longer the more of them there are. What cannot gain
-    enough is not tried: trials capture steps, which takes seconds.
-    """
-    before = free_memory(first.device)
-    slots = [first]
-    rate = _rate(slots, trials)
-    taken = before - free_memory(first.device)
-    while more := min(len(slots), len(trials) - len(slots), MAX_SLOTS - len(slots)):
-        if free_memory(first.device) < 2 * more * taken:
-            break
-        wider = [*slots, *(another() for _ in range(more))]
-        try:
-            faster = _rate(wider, trials)
-        except torch.OutOfMemoryError:
-            break  # somebody else took what was free
-        gain = faster / rate
-        if gain < min_gain:
-            break
-        slots, rate = wider, faster
-        if most_gain_after(gain) < min_gain:
-            break
-    return slots
-
-
-def most_gain_after(gain: float) -> float:
-    """The most that can be gained by doubling something again which gained this when it was doubled: Amdahl's law.
-
-    A part f of the time does not shrink: twice as many leave 1 / gain = f + (1 − f) / 2, four times f + (1 − f) / 4.
-
-    >>> most_gain_after(2.0), most_gain_after(1.5), most_gain_after(1.0)
-    (2.0, 1.3333333333333333, 1.0)
-    """
-    return 2 / (3 - min(gain, 2.0))
-
-
-def _rate(slots: Sequence[DeviceSlot], trials: Sequence[Trial]) -> float:
-    """Steps in a second when every slot takes them, the most of two measurements."""
-
-    def work(trial: Trial, slot: DeviceSlot) -> int:
-        steps = 0
-        while steps < MIN_STEPS:
-            steps += trial(slot)
-        return steps
-
-    rates = []
-    with ThreadPoolExecutor(len(slots)) as pool, without_collecting():
-        for _ in range(3):
-            began = perf_counter()
-            taken = sum(pool.map(work, trials, slots))
-            rates.append(taken / (perf_counter() - began))
-    return max(rates[1:])  # the first time they capture

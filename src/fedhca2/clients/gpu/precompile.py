@@ -29,7 +29,7 @@ from fedhca2.data.dataset import Sample
 from fedhca2.data.feed import DeviceFeed
 from fedhca2.data.transforms import collate
 from fedhca2.models import ModelConfig, build_model
-from fedhca2.models.fast import REST, compile_parts, parts, quicken
+from fedhca2.models.fast import REST, compile_parts, parts, use_fast_layers
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.tasks import TaskSet
 from fedhca2.tasks.declared import DeclaredTask, known_tasks
@@ -168,7 +168,7 @@ def _trace(device: torch.device, jobs: Sequence[Job]) -> None:
 
 def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: Sample) -> None:
     """Compile one part of a training step, or all of it; with a loss, also the same task's prediction."""
-    quicken(model, compile=True)
+    use_fast_layers(model, compile=True)
     compile_parts(model, None if part == ALL else part)
     device = next(model.parameters()).device
     labels = Batch.of(collate([sample] * training.batch_size)).map(lambda value: value.to(device)).labels

@@ -52,6 +52,13 @@ GRACE_S = 10.0  # for further clients to introduce themselves when there are alr
 T = TypeVar("T")
 
 
+def check_spread(experiment: Experiment) -> None:
+    """Raise UserError if the clients of an experiment cannot be in several places."""
+    if experiment.resolved_method.local.in_one_place:
+        name = experiment.method_name
+        raise UserError("method", f"expected one whose clients keep their data apart, got {name!r}; run it in-process")
+
+
 def check_resumable(out: Path) -> None:
     """Raise UserError if this is not a resumable run over Flower; called before anything is stopped or started."""
     read_note(out)
@@ -82,6 +89,7 @@ class FlowerEngine:
 
     def open(self, experiment: Experiment, folder: RunFolder) -> "FlowerRun":
         """Open the sites of a run under the name under which they keep their states; a new run gets a name."""
+        check_spread(experiment)
         resumed = RunFiles(folder.path).begun
         note = read_note(folder.path) if resumed else {"run": token_hex(8), "engine": self.name}
         files = {FLOWER: {**note, "flower_run": self.grid.run.run_id}}
@@ -97,6 +105,7 @@ class FlowerFleet:
         self.registry = SiteRegistry(grid, experiment, terms, self.invitation)
         self.quorum = terms.min_clients or len(experiment.specs)
         self.absent: Mapping[str, str] = {}
+        self._unanswered: dict[tuple[str, int], Request[Reply]] = {}  # by client and round
         self.keys: dict[str, tuple[str, str]] = {}  # sent with the clients' last replies, for a sum
         self._sum_bytes = {"up": Counter[str](), "down": Counter[str]()}  # of the last sum, by client
 
@@ -140,9 +149,14 @@ class FlowerFleet:
             client: Request(contents[client], self._allowance(client, order), partial(self._read_reply, client))
             for client, order in orders.items()
         }
-        needed = min(self.quorum, len(orders))
-        wait = Wait(self.terms.deadline)
-        replies, away = self.registry.deliver(requests, needed, wait)
+        late = None if any(order.finish for order in orders.values()) else self.experiment.participation.late
+        if late:  # who got its order in an earlier round and has not answered is still expected to
+            known = {client: self._unanswered.get((client, order.round)) for client, order in orders.items()}
+            requests |= {client: request for client, request in known.items() if request}
+        needed = min((self.terms.min_clients or 1) if late else self.quorum, len(orders))
+        wait, enough = Wait(self.terms.deadline), Wait(late.seconds) if late and late.seconds else None
+        replies, away = self.registry.deliver(requests, needed, wait, enough=enough, forget=late is None)
+        self._unanswered = {(client, orders[client].round): requests[client] for client in away} if late else {}
         self.absent = {**self.registry.refused, **self.registry.missing(), **away}
         if len(replies) < needed:
             raise TooFewClientsError(self._too_few(len(replies), "have answered", wait))

@@ -32,10 +32,11 @@ from fedhca2.federation.flower.deploy.site import MODEL_FILE
 from fedhca2.federation.flower.deploy.site_config import SiteLimits
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError, SuperLink
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.fleet import Collect, FlowerEngine, check_resumable, read_note
+from fedhca2.federation.flower.fleet import Collect, FlowerEngine, check_resumable, check_spread, read_note
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError
 from fedhca2.federation.membership import shards_after, shards_from
 from fedhca2.federation.run import run_or_resume
+from fedhca2.imports import require_paths
 from fedhca2.run_folder.folder import PARTITION, require_own_files
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher
@@ -52,6 +53,7 @@ def run_over_flower(
 ) -> Result:
     """Run an experiment on this machine over Flower."""
     check_fresh(out)  # before anything is started
+    check_spread(experiment)
     return _launch(engine, experiment, out, watcher, baseline)
 
 
@@ -69,6 +71,7 @@ def resume_over_flower(out: Path, *, watcher: Watcher, overrides: Sequence[str] 
 
 def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: Watcher, baseline: Path | None) -> Result:
     engines = {"flower-local": run_local, "flower-ray": run_ray}
+    require_paths("engine", experiment.own_code)
     try:
         terms = NetworkSettings(await_refused=False)  # these sites' settings cannot change
         return engines[engine](experiment, out, watcher, terms, baseline)

@@ -98,18 +98,28 @@ class SiteRegistry:
         return any(not sent.request for sent in self._waiting.values())
 
     def deliver(
-        self, requests: Mapping[str, Request[T]], needed: int, wait: Wait, *, invite: bool = True
+        self,
+        requests: Mapping[str, Request[T]],
+        needed: int,
+        wait: Wait,
+        *,
+        invite: bool = True,
+        enough: Wait | None = None,
+        forget: bool = True,
     ) -> tuple[dict[str, T], dict[str, str]]:
         """Deliver requests and collect the answers; returns them by client, and why others are missing.
 
         :param needed: with this many answers, sites that are offline are not waited for.
         :param invite: whether newcomers are asked who they are in the meantime.
+        :param enough: when this is over, nobody is waited for if there are as many answers as needed.
+        :param forget: later answers are dropped; otherwise a later call with the same request takes them.
         """
         while out := {
             c: each for c, each in requests.items() if each.answer is None and each.failures <= self.terms.retries
         }:
-            enough = sum(each.answer is not None for each in requests.values()) >= needed
-            if wait.is_over or (enough and all(self._node_of[client] not in self._online for client in out)):
+            ready = sum(each.answer is not None for each in requests.values()) >= needed
+            away = all(self._node_of[client] not in self._online for client in out)
+            if wait.is_over or (ready and (away or (enough is not None and enough.is_over))):
                 break
             took = [each.took for each in requests.values() if each.took is not None]
             # Never before half of them are answered.
@@ -117,9 +127,10 @@ class SiteRegistry:
             for client, request in out.items():
                 self._send(client, request, lost_after)
             for client, answer in self._exchange(wait, invite=invite):
-                self._take(client, out[client], answer)
+                if client in out:
+                    self._take(client, out[client], answer)
             wait.tell({client: request.state for client, request in out.items() if request.answer is None})
-        for message in [message for message, sent in self._waiting.items() if sent.request]:
+        for message in [message for message, sent in self._waiting.items() if sent.request and forget]:
             self._forget(message)  # later answers are late
         answers = {client: each.answer for client, each in requests.items() if each.answer is not None}
         return answers, {client: each.why for client, each in requests.items() if client not in answers}

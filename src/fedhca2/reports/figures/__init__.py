@@ -127,7 +127,7 @@ def fit_range(values: Iterable[float | None]) -> list[float] | None:
 def gain_bars(label: str, colour: str, names: Sequence[str], gains: Sequence[float], **more: Any) -> Trace:
     """Horizontal bars in one colour."""
     trace = {"type": "bar", "orientation": "h", "name": label, "y": list(names), "x": list(gains)}
-    hover = "%{y}: %{x:+.2f} %<extra>%{fullData.name}</extra>"
+    hover = "%{y}: %{x:+.2f}%<extra>%{fullData.name}</extra>"
     return {**trace, "marker": {"color": colour}, "cliponaxis": False, "hovertemplate": hover, **more}
 
 

@@ -1,4 +1,4 @@
-"""How updates agree or conflict, and maps of them."""
+"""How similar updates are, and maps of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ def conflict_figures(run: RunFiles) -> list[Figure]:
             ]
             slider = Slider.of_rounds([event["round"] + 1 for event in shown])
             id = f"{part}{same.mark}"
-            figure = cosine_figure(states, slider, groups.rows(members), f"cosine-{id}", f"Cosines of {what}")
+            figure = cosine_figure(states, slider, groups.rows(members), f"cosine-{id}", f"Similarity of {what}")
             kinds = [f"{run.kinds.get(client, client)}/{task}" for client, task in map(groups.split, members)]
             figures.append(replace(figure, note=figure.note + conflict_note(states[-1], kinds)))
             if len(members) >= 5:  # two components show all there is of three, and nearly all of four
@@ -76,10 +76,10 @@ def cosine_figure(states: list[Array], slider: Slider, rows: Mapping[str, list[i
     reach = max(0.05, *(float(np.nanmax(np.abs(state), initial=0.0)) for state in pooled))  # small ones look small
     note = "Above 0 updates point in the same direction, below 0 they conflict. "
     if any(len(positions) > 1 for positions in rows.values()):
-        note += "Means over all pairs of different clients"
+        note += "Means over pairs of different clients. "
     else:
-        note += "Every update agrees with itself, so the diagonal is left out"
-    note += f"; the colours reach from {-reach:.2f} to {reach:.2f}. {in_words(pooled[-1], list(rows))}"
+        note += "Diagonal omitted. "
+    note += f"Colour scale ±{reach:.2f}. {in_words(pooled[-1], list(rows))}"
     return heat_map(id, title, note.strip(), pooled, list(rows), sliders=[slider], zmin=-reach, zmax=reach)
 
 
@@ -182,12 +182,12 @@ def map_figures(states: list[Array], points: Points, id: str, title: str) -> lis
     enough = 20 <= int((~np.isnan(states[-1].diagonal())).sum()) <= 300
     embedded = tsne_map(states[-1]) if enough else None
     if enough and embedded is None:
-        note += " pip install 'fedhca2[tsne]' draws t-SNE beside it."
+        note += " For a t-SNE map, install fedhca2[tsne]."
     first = Figure(f"map-{id}", f"{title}: principal components", note, [], pca)
     if embedded is None:
         return [_draw_map(first, maps, points)]
     note = f"t-SNE of the vectors at equal length, round {points.slider.labels[-1]}. Close points are similar; "
-    note += "larger distances mean little."
+    note += "distances between far points are not meaningful."
     second = Figure(f"tsne-{id}", f"{title}: t-SNE", note, [], axes("t-SNE 1", "t-SNE 2"))
     return [_draw_map(first, maps, points), _draw_map(second, [embedded], points)]
 

@@ -1,4 +1,4 @@
-"""Curves over rounds: scores, losses, learned weights, seconds and bytes of clients, or of their kinds."""
+"""Curves over rounds: scores, losses, learned weights, seconds and bytes of clients, or of their groups."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -67,7 +67,7 @@ def draw_clients(
         local = [alone[client] for client in clients if client in alone] if alone else []
         when = sorted({round for one in local for round in one})
         dotted = {"color": colour, "dash": "dot", "width": 1.5}
-        traces += draw_series(label, colour, local, when, band="", name=f"{label}, alone", line=dotted, mode="lines")
+        traces += draw_series(label, colour, local, when, band="", name=f"{label}, local", line=dotted, mode="lines")
     return traces
 
 
@@ -124,23 +124,23 @@ def catching_up(rounds: Sequence[int | None]) -> str:
     """Say how many rounds clients needed to match the final score of training alone.
 
     >>> catching_up([3, 5, None])
-    ' 2 of 3 clients match the final score of training alone, in 4 rounds (median).'
+    ' 2 of 3 clients reach the final local score, after 4 rounds (median).'
     >>> catching_up([]), catching_up([None])
-    ('', ' No client matches the final score of training alone.')
+    ('', ' No client reaches the final local score.')
     """
     matched = [round for round in rounds if round is not None]
     if not rounds:
         return ""
     if not matched:
-        return " No client matches the final score of training alone."
+        return " No client reaches the final local score."
     share, median = f"{len(matched)} of {len(rounds)} clients", f"{np.median(matched):g} rounds (median)"
-    return f" {share} match the final score of training alone, in {median}."
+    return f" {share} reach the final local score, after {median}."
 
 
 def reading(groups: ClientGroups, alone: object = None) -> str:
     """How to read lines and bands."""
-    dotted = ["Dotted: training alone."] if alone else []
-    kinds = ["Lines are medians of the clients of a kind, bands hold the middle 80 % of them."] * groups.by_kind
+    dotted = ["Dotted: local training."] if alone else []
+    kinds = ["Median per group; band: 10th to 90th percentile."] * groups.by_kind
     return " ".join(dotted + kinds)
 
 
@@ -170,11 +170,11 @@ def weight_figures(run: RunFiles) -> list[Figure]:
             mean = float(np.mean(np.array(values, dtype=float)))
             weights.setdefault(slot, {}).setdefault(client, {})[event["round"] + 1] = mean
     if "encoder" in weights:
-        note = "How much of the common encoder update each client adds to its own."
+        note = "Weight α of the common encoder update."
         figures.append(_weights(run, groups, "alpha", "α over rounds", note, weights["encoder"]))
     for task in all_tasks(run):
         if (own := weights.get(f"decoder.{task}")) is not None:
-            note = "How much of the others' decoder updates it adds, mean over layers."
+            note = "Weight β of other decoders, mean over layers."
             title = f"β over rounds, {run.task_set[task].title}"
             figures.append(_weights(run, groups, f"beta-{task}", title, note, own))
     return [*figures, *_layers(run, groups, events)]
@@ -208,7 +208,7 @@ def _layers(run: RunFiles, groups: ClientGroups, events: list[Event]) -> list[Fi
     low, high = fit_range(value for one in states for row in one for value in row) or (0.0, 1.0)
     look: Trace = {"zmin": max(low, 0.0), "zmax": high, **({"texttemplate": "%{z:.3f}"} if len(rows) <= 20 else {})}
     slider = Slider.of_rounds([event["round"] + 1 for event in shown])
-    note = "How much of the other decoders' updates each layer adds. The colours span all values of the run."
+    note = "Weight β of other decoders for each layer. The colours span all values of the run."
     note += extremes("β", [value for row in states[-1] for value in row])
     title = "β by decoder and layer"
     return [heat_map("beta-layers", title, note, states, list(rows), layers, sliders=[slider], **look)]
@@ -256,21 +256,19 @@ def cost_figures(run: RunFiles) -> list[Figure]:
     traffic = draw_clients(
         groups, series(events, lambda event: (event["bytes_up"] + event["bytes_down"]) / 2**20), rounds
     )
-    about_time = (
-        f"Each client's own work and, dotted, the whole round. The last round only evaluates. {reading(groups)}"
-    )
-    about_bytes = f"Sent to and from each client; a gap is a round without it. {reading(groups)}"
+    about_time = f"Each client's own work; dotted: whole round; last point: final evaluation. {reading(groups)}"
+    about_bytes = f"Upload and download of each client; a gap: a round without it. {reading(groups)}"
     sums = {client: [0.0, 0.0] for clients in groups.groups.values() for client in clients}
     for event in events:
         total = sums.setdefault(event["client"], [0.0, 0.0])
         total[0] += event["bytes_up"]
         total[1] += event["bytes_down"]
     means = {label: np.mean([sums[client] for client in same], axis=0) for label, same in groups.groups.items()}
-    each = "Mean of the clients of a kind, in all rounds" if groups.by_kind else "All rounds"
+    each = "Mean per group, all rounds" if groups.by_kind else "All rounds"
     return [
-        Figure("seconds", "Seconds by round", about_time.strip(), times, round_axes(run.rounds + 1, "s")),
-        Figure("bytes", "Bytes by round", about_bytes.strip(), traffic, round_axes(run.rounds + 1, "MiB")),
-        total_bytes("bytes-total", f"{each}: up (left) and down (right, paler).", means, groups.colours),
+        Figure("seconds", "Time per round", about_time.strip(), times, round_axes(run.rounds + 1, "s")),
+        Figure("bytes", "Traffic per round", about_bytes.strip(), traffic, round_axes(run.rounds + 1, "MiB")),
+        total_bytes("bytes-total", f"{each}: upload (dark), download (light).", means, groups.colours),
     ]
 
 
@@ -285,8 +283,8 @@ def total_bytes(id: str, note: str, sums: Mapping[str, Sequence[float]], colours
             "marker": {"color": [colours[label] for label in sums], "opacity": (1.0, 0.55)[i]},
             "hovertemplate": f"%{{x}}: %{{y:.4g}} MiB {way}<extra></extra>",
         }
-        for i, way in enumerate(("up", "down"))
+        for i, way in enumerate(("upload", "download"))
     ]
     layout = axes("", "MiB", barmode="group")
     layout["xaxis"] |= {"type": "category"}
-    return Figure(id, "Bytes in total", note, bars, layout)
+    return Figure(id, "Total traffic", note, bars, layout)

@@ -13,8 +13,8 @@ from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 
 MAX_ROWS = 60  # of a matrix: more members than this are drawn by kind
-OTHERS = "other kinds"
-ATTENDANCE = {"took part": "#4C8FBD", "not asked": "#A9AFB8", "left out": "#D55E00"}  # with their colours
+OTHERS = "other groups"
+ATTENDANCE = {"took part": "#4C8FBD", "not asked": "#A9AFB8", "excluded": "#D55E00"}  # with their colours
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def attendance_figures(run: RunFiles) -> list[Figure]:
         [why.get(cell, words[state]) for cell, state in zip(row, now, strict=True)]
         for row, now in zip(cells, states, strict=True)
     ]
-    note = "A client was left out if it failed, was late or away, or if the server refused its reply: see the table."
+    note = "Excluded: failed, late, absent or rejected. Reasons below."
     look = _attendance_look(texts)
     return [heat_map("attendance", "Who took part", note, [states], clients, rounds, layout=layout, **look)]
 
@@ -238,5 +238,5 @@ def _attendance_by_kind(
     for client, row in states.items():
         present.setdefault(labels.get(client, "unknown clients"), []).append([state == 0 for state in row])
     shares = [np.mean(rows, axis=0) for rows in present.values()]
-    note = f"Share of the clients of a kind that took part in a round, of {len(states):,} clients."
+    note = f"Share of each group's clients that took part, of {len(states):,} clients."
     return heat_map("attendance", "Who took part", note, [shares], [*present], rounds, layout=layout, zmin=0, zmax=1)

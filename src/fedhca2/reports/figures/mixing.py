@@ -48,15 +48,15 @@ def _attention(run: RunFiles, groups: ClientGroups, same: MemberEvents) -> list[
     sliders = [Slider("tensor", names, int(evenness[-1].argmin())), Slider.of_rounds([rounds[i] for i in chosen])]
     highest = max(2 / len(members), *(float(np.nanmax(state)) for state in states))  # an even share is a middle tone
     look: Trace = {"zmin": 0, "zmax": highest, "texttemplate": "%{z:.3f}" if len(rows) <= 20 else ""}
-    note = "How much of each decoder's update (column) the decoder of a row adds. "
+    note = "Row: receiving decoder. Column: source. Value: attention weight. "
     note += in_words(evenness, events[-1].get("of", len(members)), names)
     title, by_tensor = f"Attention among decoders{same.part}", [state[i] for i in range(depth) for state in states]
     attention = heat_map(f"attention{mark}", title, note, by_tensor, list(rows), sliders=sliders, **look)
     if evenness.min() >= PLAIN_MEAN:
         return [attention]
-    note = "Entropy of the attention. 1: spread evenly, a plain mean; 0: each decoder attends to only one."
+    note = "1: uniform, a plain mean; 0: a single source."
     layout = {"xaxis": {"title": {"text": "round"}, "automargin": True, "showgrid": False}}
-    about = (f"entropy{mark}", "How even the attention is", note)
+    about = (f"entropy{mark}", "Attention entropy", note)
     return [attention, heat_map(*about, [evenness.T], names, rounds, layout=layout, zmin=0, zmax=1)]
 
 
@@ -64,15 +64,13 @@ def in_words(evenness: Array, members: int, names: Sequence[str]) -> str:
     """Say whether attention [rounds, tensors] differs from a plain mean, and where it does most.
 
     >>> in_words(np.array([[0.999, 0.995]]), 4, ["weight", "bias"])
-    'It hardly differs from a plain mean: in every tensor and round, each decoder gets about 1/4 of all others.'
+    'It hardly differs from a plain mean: in every tensor and round, each decoder gets a weight of about 1/4.'
     >>> in_words(np.array([[0.999, 0.5]]), 4, ["weight", "bias"])
     'In the last round 1 of 2 tensors hardly differs from a plain mean; bias differs most.'
     """
     if evenness.min() >= PLAIN_MEAN:
-        return (
-            f"It hardly differs from a plain mean: in every tensor and round, each decoder gets about 1/{members} of "
-            "all others."
-        )
+        alike = f"each decoder gets a weight of about 1/{members}"
+        return f"It hardly differs from a plain mean: in every tensor and round, {alike}."
     even = int((evenness[-1] >= PLAIN_MEAN).sum())
     differs = f"{names[int(evenness[-1].argmin())]} differs most."
     verb = "differs" if even == 1 else "differ"
@@ -90,6 +88,46 @@ def entropy(weights: Array) -> float:
     return float(abs(-(weights * np.log(safe)).sum(axis=1).mean()) / np.log(max(weights.shape[1], 2)))
 
 
+def exchange_sentence(run: RunFiles) -> list[str]:
+    """Say whose encoders a client's encoder took in, over all rounds; empty if the run's numbers do not say."""
+    events = [e for e in run.of("aggregation") if e["part"] == "encoder" and e["mixing"] and "of" not in e]
+    learned = {event["round"]: event["weights"] for event in run.of("weights")}
+    sums = np.zeros(3)  # its own, those of clients with the same data and tasks, and those of others
+    for event in events:
+        weights = learned.get(event["round"], {})
+        applied = applied_weights(event, [weights.get(f"{client}/encoder", [])[:1] for client in event["members"]])
+        kinds = np.array([run.kinds.get(client, client) for client in event["members"]])
+        own, alike = np.eye(len(kinds), dtype=bool), kinds[:, None] == kinds
+        sums += [applied[own].sum(), applied[alike & ~own].sum(), applied[~alike].sum()]
+    if sums[1:].sum() <= 0:
+        return []
+    own, alike, others = sums / sums.sum()
+    same = f" and {alike:.0%} that of clients with the same data and tasks" if alike else ""
+    rest = f"{others:.0%} came from {'other groups' if alike else 'the others'}"
+    last = max(learned, default=0)
+    beta = [float(np.mean(value)) for key, value in learned.get(last, {}).items() if "/decoder." in key]
+    decoders = f" Decoders added the others' updates with a weight β of {np.mean(beta):.2f} at the end." if beta else ""
+    return [f"Of the weight in a client's new encoder, {own:.0%} was its own{same}; {rest}.{decoders}"]
+
+
+def applied_weights(event: Event, learned: Sequence[Sequence[float]]) -> Array:
+    """The weight of each member's row in what every member takes in, [N, N].
+
+    Members with a `learned` weight apply it to the last blend; if that is the only one, they keep their own row.
+
+    >>> applied_weights({"mixing": [[[0.5, 0.5]]], "gets": [[0, 0]]}, [[0.2], [0.2]]).tolist()
+    [[1.1, 0.1], [0.1, 1.1]]
+    """
+    blends = []
+    for weights, gets in zip(event["mixing"], event["gets"], strict=True):
+        blend = np.array(weights, dtype=float)
+        blends.append((blend.mean(axis=0) if blend.ndim == 3 else blend)[list(gets)])
+    if all(learned):
+        blends[-1] = blends[-1] * np.array(learned)
+        blends += [np.eye(len(learned))] * (len(blends) == 1)
+    return np.asarray(sum(blends))
+
+
 def grouping_figures(run: RunFiles) -> list[Figure]:
     """Draw how often clients were aggregated together, if a method groups them, and how their layers voted."""
     events = [event for event in run.of("aggregation") if event["part"] == "encoder" and _grouped(event)]
@@ -102,16 +140,16 @@ def _grouping(run: RunFiles, groups: ClientGroups, same: MemberEvents) -> list[F
     mark, members, events = same
     together, rows = chosen_together(events, members), groups.rows(members)
     kinds = {client: client_kind(run.dataset(client), tasks) for client, tasks in groups.tasks.items()}
-    note = "Share of their common rounds in which the client of a row chose the client of a column to aggregate with. "
+    note = "How often the row's client chose the column's client to aggregate with, in rounds with both. "
     note += correctness(together, [kinds.get(member, member) for member in members])
     title, states = f"Who is grouped with whom{same.part}", [pool(together, rows, itself=True)]
     figures = [heat_map(f"grouping{mark}", title, note, states, list(rows), zmin=0, zmax=1)]
     shown = [events[i] for i in thin(len(events), len(rows) ** 2)]
     weights = [expand(shares(event), event["members"], members) for event in shown]
-    note = "The weight of each client (column) in what the client of a row gets."
+    note = "Row: receiving client. Column: source. Value: weight."
     states = [pool(one, rows, itself=True) for one in weights]
     rounds, highest = Slider.of_rounds([event["round"] + 1 for event in shown]), float(np.nanmax(weights))
-    about = (f"mixing{mark}", "Weights by round", note)
+    about = (f"mixing{mark}", "Weights per round", note)
     figures.append(heat_map(*about, states, list(rows), sliders=[rounds], zmin=0, zmax=highest))
     return figures + _votes(same)
 
@@ -144,13 +182,13 @@ def correctness(together: Array, kinds: Sequence[str]) -> str:
     """Say how often members chose those of their own data set and tasks; nothing if no two are of a kind.
 
     >>> correctness(np.array([[1.0, 0.5, 0.0], [1.0, 1.0, 0.2], [0.0, 0.0, 1.0]]), ["a", "a", "b"])
-    'Clients chose those of the same data set and tasks in 75% of all cases, and others in 5%.'
+    'Clients chose clients with the same data and tasks in 75% of cases, and others in 5%.'
     """
     same = np.array(kinds)[:, None] == np.array(kinds)
     others = ~np.eye(len(kinds), dtype=bool) & ~np.isnan(together)
     if not (same & others).any():
         return ""
-    told = f"Clients chose those of the same data set and tasks in {together[same & others].mean():.0%} of all cases"
+    told = f"Clients chose clients with the same data and tasks in {together[same & others].mean():.0%} of cases"
     return told + (f", and others in {together[~same & others].mean():.0%}." if (~same & others).any() else ".")
 
 
@@ -178,7 +216,7 @@ def _votes(same: MemberEvents) -> list[Figure]:
     votes = np.array([expand(np.array(e["votes"], dtype=float), e["members"], members) for e in voted])
     mean = np.nansum(votes, axis=0) / np.maximum((~np.isnan(votes)).sum(axis=0), 1)
     layers = [f"layer {i - len(mean)}" for i in range(len(mean))]
-    note = "Mean votes over all rounds; the voting layers are counted from the encoder's last one."
+    note = "Mean votes over all rounds. Layers are numbered from the end of the encoder."
     slider, states = Slider("client", members, len(members) - 1), [mean[:, i] for i in range(len(members))]
-    about, highest = (f"votes{mark}", "Votes of layers", note), float(mean.max())
+    about, highest = (f"votes{mark}", "Layer votes", note), float(mean.max())
     return [heat_map(*about, states, layers, members, sliders=[slider], zmin=0, zmax=highest)]

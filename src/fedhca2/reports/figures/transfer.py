@@ -15,9 +15,9 @@ from fedhca2.reports.figures.groups import MemberEvents, by_members, expand, gro
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.words import counted, gain_text
 
+HOW_TO_READ = "Each client's validation loss with and without the server's update, before further training."
 HELPS, HARMS = COLOURS[2], COLOURS[1]
 SCALE = [[0.0, HARMS], [0.5, "#F7F7F7"], [1.0, HELPS]]
-WHOLE = "if its whole update were added to the other's trained encoder"
 
 
 @dataclass(frozen=True)
@@ -102,24 +102,36 @@ def transfer_sentences(run: RunFiles) -> list[str]:
             most, least = max(given, key=given.__getitem__), min(given, key=given.__getitem__)
             first, last = ("help the others most", "least") if given[most] > 0 else ("harm the others least", "most")
             sentences.append(
-                f"Added whole, the update of {most} would {first} ({loss_text(given[most])} on average), "
+                f"Added as a whole, the update of {most} would {first} ({loss_text(given[most])} on average), "
                 f"and that of {least} {last} ({loss_text(given[least])})."
             )
     return sentences
+
+
+def effect_sentence(run: RunFiles) -> list[str]:
+    """Say what the server's update did to the clients' losses at once; empty if that was not measured."""
+    changes = [-gain for by_round in client_gains(run).values() for gain in by_round.values()]
+    if not changes:
+        return []
+    change = gain_text(fmean(changes))
+    return [f"Taking in the server's update changed a client's validation loss by {change} at once, on average."]
 
 
 def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[MeasuredPairs]) -> str:
     """Say for whom the server's rows lowered the loss, and how that goes together with Δm if they did not."""
     most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
     better = sum(gain > 0 for gain in gains.values())
-    told = f"In the measured rounds, taking the server's rows lowered the validation loss of {better} of "
-    told += f"{counted(len(gains), 'client')} at once, before further training: it "
+    told = (
+        f"The server's update lowered the validation loss of {better} of {counted(len(gains), 'client')} at once: it "
+    )
     told += f"{'fell most' if gains[most] > 0 else 'rose least'} for {most} ({loss_text(gains[most])})"
     if least != most:
         told += f", and {'rose most' if gains[least] < 0 else 'fell least'} for {least} ({loss_text(gains[least])})"
     giver = next((best for group in pairs if (best := group.best_giver(most)) and best[1] > 0), None)
     told += (
-        f". The update of {giver[0]}, added whole, would help {most} most ({loss_text(giver[1])})." if giver else "."
+        f". The update of {giver[0]}, added as a whole, would help {most} most ({loss_text(giver[1])})."
+        if giver
+        else "."
     )
     if better < len(gains):
         told += " A loss that rises at once can still end lower: Δm compares scores at the end of whole runs."
@@ -130,7 +142,7 @@ def loss_text(gain: float) -> str:
     """The relative change of a loss, from how much smaller it became in percent.
 
     >>> loss_text(2.5), loss_text(-1.0)
-    ('loss -2.50 %', 'loss +1.00 %')
+    ('loss -2.50%', 'loss +1.00%')
     """
     return f"loss {gain_text(-gain)}"
 
@@ -138,7 +150,7 @@ def loss_text(gain: float) -> str:
 def transfer_figures(run: RunFiles) -> list[Figure]:
     """Draw every client's gain, transfer between pairs as heat map and graph, and how pairs of updates relate."""
     gains = client_gains(run)
-    figures = [_gain_bars(gains, " ".join(["Left of 0 a loss rose.", *transfer_sentences(run)]))] if gains else []
+    figures = [_gain_bars(gains, " ".join([HOW_TO_READ, *transfer_sentences(run)]))] if gains else []
     for pairs in measured_pairs(run):
         if not np.isnan(pairs.mean).all():
             figures += [_heat_map(pairs), _graph(pairs)]
@@ -163,13 +175,13 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], note: str, most: int = 
         "y": names,
         "x": [means[name] for name in names],
         "customdata": by_round,
-        "hovertemplate": "%{y}: %{x:+.2f} %<br>%{customdata}<extra></extra>",
+        "hovertemplate": "%{y}: %{x:+.2f}%<br>%{customdata}<extra></extra>",
         "marker": {"color": [HELPS if means[name] > 0 else HARMS for name in names]},
     }
-    layout = axes("fall of the validation loss (%)", "", height=130 + 22 * len(names))
+    layout = axes("decrease in validation loss (%)", "", height=130 + 22 * len(names))
     layout["xaxis"] |= {"zeroline": True, "zerolinecolor": GREY}
     layout["yaxis"] |= {"type": "category"}
-    title = "Immediate effect of the server's rows"
+    title = "Effect of the server's update"
     return Figure("transfer-gains", title, note, [trace], layout, wide=True)
 
 
@@ -180,13 +192,19 @@ def _heat_map(pairs: MeasuredPairs) -> Figure:
     states = [*(pairs.transfer[i] for i in shown), pairs.mean]
     reach = _reach(np.array(states))
     look: dict[str, Any] = {"zmin": -reach, "zmax": reach, "autocolorscale": False, "colorscale": SCALE}
-    look |= {"hovertemplate": "%{y} → %{x}: %{z:+.2f} %<extra></extra>", "colorbar": {"thickness": 12, "title": "%"}}
+    look |= {"hovertemplate": "%{y} → %{x}: %{z:+.2f}%<extra></extra>", "colorbar": {"thickness": 12, "title": "%"}}
     if count <= MAX_LABELLED:
         look["texttemplate"] = "%{z:+.1f}"
-    slider = Slider.of_rounds([*(pairs.rounds[i] for i in shown), "all, on average"])
-    note = f"How much a row's client would help a column's: by how much its loss would fall (%), {WHOLE}."
+    slider = Slider.of_rounds([*(pairs.rounds[i] for i in shown), "mean"])
+    note = "Decrease (%) in the column's loss if the row's update were added to its encoder as a whole."
     figure = heat_map(
-        f"transfer{pairs.mark}", "Who would help whom", note, states, pairs.members, sliders=[slider], **look
+        f"transfer{pairs.mark}",
+        "Predicted transfer (row → column)",
+        note,
+        states,
+        pairs.members,
+        sliders=[slider],
+        **look,
     )
     if count > MAX_LABELLED:
         figure.layout["height"] = 200 + max(360, 12 * min(count, 80))
@@ -221,14 +239,14 @@ def _graph(pairs: MeasuredPairs, most: int = 60) -> Figure:
         "margin": {"l": room, "r": room, "t": 10, "b": 10},
     }
     note = (
-        f"To each client on the right, from the one on the left whose update would help it most, {WHOLE}, on average "
-        f"over the measured rounds; thick arrows help more. "
-        f"{len(pairs.members) - len(best)} of {len(pairs.members)} clients would not be helped by any."
+        "To each client on the right, from the one on the left whose update would help it most, on average over the "
+        "measured rounds; thick arrows help more. "
+        f"{len(pairs.members) - len(best)} of {counted(len(pairs.members), 'client')} would not be helped by any."
     )
     if len(best) > most:
         note += f" The {most} strongest of {len(best)} arrows are drawn."
     traces = [_names(0, left, told, "middle left"), _names(1, right, told_right, "middle right")]
-    return Figure(f"giving{pairs.mark}", "Who gives to whom", note, traces, layout, wide=True)
+    return Figure(f"giving{pairs.mark}", "Best donor for each client", note, traces, layout, wide=True)
 
 
 def _names(x: float, at: Mapping[str, float], told: list[str], position: str) -> dict[str, Any]:
@@ -281,5 +299,5 @@ def _points(pairs: MeasuredPairs) -> Figure:
         "hardly counts: no interaction. Colours show how much they would help each other on average."
     )
     slider = Slider.of_rounds([pairs.rounds[i] for i in shown])
-    title = "Conflict, or no interaction"
+    title = "Update similarity by pair"
     return Figure(f"pairs{pairs.mark}", title, note, [trace], layout, True, [slider], changes)

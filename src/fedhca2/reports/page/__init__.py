@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedhca2.reports.figures import Figure
 
-ONE_EVALUATION = "Scores were only measured at the end. `evaluate_every: 5` in the config draws them over rounds."
+ONE_EVALUATION = "Scores were measured only at the end. Set `evaluate_every: 5` to see curves."
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class AnswerBlock:
-    """The outcome at a glance: one number and what it means, a sentence, and facts beside it."""
+    """The outcome at a glance: one number and what it means, sentences, and facts."""
 
     name: str
     number: str
-    meaning: Sequence[str]  # sentences
-    sentence: str
+    meaning: Sequence[str]  # sentences, as those of the outcome
+    sentences: Sequence[str]
     tiles: Sequence[Tile]
     mark: str = ""
     kind: ClassVar[str] = "answer"
@@ -123,7 +123,7 @@ Block = Table | AnswerBlock | Text | Note | Gallery | Drawing | Figure
 
 @dataclass(frozen=True)
 class Section:
-    """A tab of the page, with the colours of its clients, kinds or methods if figures use them."""
+    """A tab of the page, with the colours of its clients, groups or methods if figures use them."""
 
     title: str
     blocks: Sequence[Block]
@@ -132,7 +132,7 @@ class Section:
     @property
     def id(self) -> str:
         """Its title as a part of an address."""
-        return self.title.lower().replace(" ", "-").replace("α", "alpha").replace("β", "beta")
+        return self.title.lower().replace(" ", "-")
 
     @property
     def figures(self) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""Predictions beside labels: of training alone and of the federation, or of several methods, for the same images."""
+"""Predictions and labels: of local training and of the federation, or of several methods, for the same images."""
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite, nan
@@ -22,7 +22,7 @@ Ends = tuple[float, float]  # the least and the greatest value
 
 
 def run_galleries(run: RunFiles) -> list[Gallery]:
-    """Show label, Local and federated predictions of every client and task; without Local, the untrained model's."""
+    """Show labels, local and federated predictions by client and task; without a baseline, the untrained model's."""
     galleries = []
     colours = group_clients(run).client_colours
     for client in chosen_clients(run):

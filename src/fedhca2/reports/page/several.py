@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 from math import isfinite
 
-from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, Column, Comparison, SeedScores, gather
+from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, Column, Comparison, SeedScores, gather, with_trivial
 from fedhca2.reports.drawings import RANKS_TITLE, draw_ranks, ranking_note, ranking_of
 from fedhca2.reports.figures import COLOURS, GREY, Figure, gain_axes, gain_bars, round_axes
 from fedhca2.reports.figures.conflict import conflict_figures
@@ -24,9 +24,9 @@ from fedhca2.reports.layouts import marked_cell, marks_note
 from fedhca2.reports.page import ONE_EVALUATION, AnswerBlock, Block, Cell, Drawing, Note, Section, Table, Tile
 from fedhca2.reports.page.predictions import comparison_galleries
 from fedhca2.reports.page.tables import (
-    BY_CLIENT_MEANS,
     GAIN,
     MEANING,
+    TRIVIAL_MEANS,
     cost_tiles,
     facts_table,
     gain_cell,
@@ -35,24 +35,25 @@ from fedhca2.reports.page.tables import (
 )
 from fedhca2.reports.variants import differing, flat, variants
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.tasks.task import TRIVIAL
 from fedhca2.words import UNKNOWN, gain_text
 
 Variants = Mapping[str, Sequence[RunFiles]]  # the seeds of each row of the table, by label
 
 
 def several_sections(runs: list[RunFiles]) -> list[Section]:
-    """Compare runs: results with differences, curves, predictions, weights, conflicts, cost, and settings."""
+    """Compare runs: results with differences, curves, predictions, weights, similarity, cost, and settings."""
     comparison, rows = gather(runs), variants(runs)
     firsts = {label: same[0] for label, same in rows.items()}
     colours = method_colours(rows)
-    tables = [results_table(comparison, colours), differences_table(comparison, colours)]
+    tables = [results_table(with_trivial(comparison, runs), colours), differences_table(comparison, colours)]
     results = [*comparison_answer(comparison, rows), *_gains(comparison, colours), *tables, *_ranks(comparison)]
     sections = [
         Section("Results", results, colours),
         Section("Training", _curves(rows, colours), colours),
         Section("Predictions", comparison_galleries(firsts)),
-        Section("α and β", *_of_each(firsts, weight_figures)),
-        Section("Conflicts", *_of_each(firsts, conflict_figures)),
+        Section("Learned weights", *_of_each(firsts, weight_figures)),
+        Section("Update similarity", *_of_each(firsts, conflict_figures)),
         Section("Cost", [*_costs(rows, colours), facts_table(runs)], colours),
         Section("Settings", [*settings_tables(firsts), versions_table(runs)]),
     ]
@@ -70,27 +71,26 @@ def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFil
     others = {m: row[DELTA_M] for m, row in comparison.entries.items() if DELTA_M in row and m not in comparison.alone}
     known = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
     if not known:
-        sentence = "Δm is unknown: it needs a run of local with the same settings and seeds, or a baseline in each run."
-        return [AnswerBlock("Δm", UNKNOWN, [MEANING], sentence, ())]
+        sentence = "Δm is unknown: add a run of `local` with the same settings and seeds, or a baseline to each run."
+        return [AnswerBlock("Δm", UNKNOWN, [MEANING], [sentence], ())]
     best, *rest = sorted(known, key=lambda method: -known[method].mean)
-    sentence = f"{best} gains most over training alone"
-    if comparison.p_values.get(best) is not None:
-        sentence += ", by" if comparison.is_beyond_chance(best, DELTA_M) else ", but not by"
-        sentence += " more than chance explains"
+    sentence = f"{best} gains most over local training"
+    if comparison.p_values.get(best) is not None and not comparison.is_beyond_chance(best, DELTA_M):
+        sentence += ", but the gain is not statistically significant"
 
     def facts(method: str) -> tuple[str, str, str]:
         """Its Δm, how certain that is, and whether it is a gain."""
-        return f"{known[method].mean:+.2f} %", _over_seeds(known[method]), mark_of(known[method].mean)
+        return f"{known[method].mean:+.2f}%", _over_seeds(known[method]), mark_of(known[method].mean)
 
     tiles = [*(Tile(f"Δm of {method}", *facts(method)) for method in rest[:4]), *cost_tiles(runs[best][0])]
     number, certain, mark = facts(best)
-    return [AnswerBlock(f"Δm of {best}", number, [MEANING, certain], f"{sentence}.", tiles, mark)]
+    return [AnswerBlock(f"Δm of {best}", number, [MEANING, certain], [f"{sentence}."], tiles, mark)]
 
 
 def _over_seeds(entry: SeedScores) -> str:
     if entry.deviation is None:
-        return "One seed: how much that varies is unknown."
-    return f"± {entry.deviation:.2f} % from seed to seed: the standard deviation of {len(entry.values)} seeds."
+        return "One seed, no error bar."
+    return f"± {entry.deviation:.2f} (SD over {len(entry.values)} seeds)."
 
 
 def results_table(comparison: Comparison, colours: Mapping[str, str] | None = None) -> Table:
@@ -108,10 +108,11 @@ def results_table(comparison: Comparison, colours: Mapping[str, str] | None = No
         ]
         rows.append([Cell(method, colour=(colours or {}).get(method, "")), *cells])
     seeds = max(len(entry.values) for row in comparison.entries.values() for entry in row.values())
-    note = f"Mean ± standard deviation over {seeds} seeds. " if seeds > 1 else ""
-    note += "The best of each column is bold."
+    note = f"Mean ± SD over {seeds} seeds. " if seeds > 1 else ""
+    note += "Bold: best in column."
     if BY_CLIENT in comparison.columns:
-        note += f" Δm by client is {BY_CLIENT_MEANS}."
+        note += " Δm averages each group first; Δm by client does not."
+    note += f" {TRIVIAL_MEANS}" if TRIVIAL in comparison.entries else ""
     return _by_column("Results", columns, rows, f"{note} {marks_note(comparison)}".strip())
 
 
@@ -123,7 +124,7 @@ def differences_table(comparison: Comparison, colours: Mapping[str, str]) -> Tab
     for method in others:
         gains = [gain_cell(comparison.gain(method, column, first)) for column in columns]
         rows.append([Cell(method, colour=colours[method]), *gains])
-    return _by_column(f"Gain over {first}", columns, rows, "In percent; higher is better for every metric.")
+    return _by_column(f"Gain over {first}", columns, rows, "Relative gain in percent; positive is better.")
 
 
 def _by_column(title: str, columns: Sequence[Column], rows: list[list[Cell]], note: str) -> Table:
@@ -157,8 +158,8 @@ def _gains(comparison: Comparison, colours: Mapping[str, str]) -> list[Figure]:
     ends = [entry.mean + sign * (entry.deviation or 0.0) for entry in entries.values() for sign in (-1, 1)]
     layout = gain_axes("Δm (%)", ends, 90 + 34 * len(methods), barmode="overlay")
     several = any("error_x" in bar for bar in bars)
-    note = "Mean relative gain over training alone"
-    note += "; whiskers are standard deviations over seeds." if several else ", of one seed."
+    note = "Mean relative gain over local training; "
+    note += "whiskers: SD over seeds." if several else "one seed, no error bar."
     figures = [Figure("delta-m", "Δm", note, bars, layout, wide=True)]
     return figures + _gains_by_column(comparison, methods, colours)
 
@@ -175,7 +176,7 @@ def _gains_by_column(comparison: Comparison, methods: list[str], colours: Mappin
         traces.append(gain_bars(method, colours[method], names, gains, meta=method, **numbers))
     height = 100 + (14 + 18 * len(methods)) * len(columns)
     layout = gain_axes(GAIN, [gain for trace in traces for gain in trace["x"]], height, barmode="group")
-    note = "Relative change of the mean score of each group of clients and task."
+    note = "Relative change of each group's mean score. Positive means better, also for metrics where lower is better."
     return [Figure("gains", "Who gained", note, traces, layout, wide=True)]
 
 
@@ -185,7 +186,7 @@ def _ranks(comparison: Comparison) -> list[Drawing]:
 
 
 def _curves(rows: Variants, colours: Mapping[str, str]) -> list[Block]:
-    """Draw the scores of every method by client, or by kind of many clients: means and ranges over seeds."""
+    """Draw the scores of every method by client, or by group of many clients: means and ranges over seeds."""
     figures: list[Block] = []
     first = next(iter(rows.values()))[0]
     for number, (label, clients) in enumerate(group_clients(first).groups.items()):
@@ -211,14 +212,14 @@ def _curve(rows: Variants, colours: Mapping[str, str], clients: Sequence[str], t
     if max((len(trace["x"]) for trace in traces), default=0) < 2:
         return None
     most = max(len(same) for same in rows.values())
-    note = f"Lines are means of up to {most} seeds, bands reach from the lowest to the highest." if most > 1 else ""
+    note = f"Mean of up to {most} seeds; band: lowest to highest." if most > 1 else ""
     local = next((means[method] for method, same in rows.items() if same[0].method == LOCAL), None)
     note += f" {matching_rounds(means, local, main.higher_is_better)}" if local else ""
     return Figure("", "", note.strip(), traces, round_axes(first.rounds, score_axis(main), traces))
 
 
 def matching_rounds(means: Mapping[str, Series], local: Series, higher: bool) -> str:
-    """Say after how many rounds each method's mean is as good as the final mean of Local.
+    """Say after how many rounds each method's mean is as good as the final mean of `local`.
 
     >>> matching_rounds({"local": {1: 1.0, 2: 2.0}, "fedper": {1: 2.0}}, {1: 1.0, 2: 2.0}, higher=True)
     "Rounds to local's final score: local 2, fedper 1."
@@ -259,9 +260,9 @@ def _costs(rows: Variants, colours: Mapping[str, str]) -> list[Figure]:
         times = [{event["round"] + 1: event["seconds"] for event in run.of("round")} for run in same]
         seconds += draw_series(label, colours[label], times, range(1, rounds + 1), band="seeds")
     sums = {label: [same[0].outcome.bytes[way] for way in ("up", "down")] for label, same in rows.items()}
-    note = "The whole round, including clients and server."
-    told = "All clients together, one seed: up (left) and down (right, paler)."
+    note = "Whole rounds, including clients and server."
+    told = "All clients together, one seed: upload (dark), download (light)."
     return [
-        Figure("seconds", "Seconds by round", note, seconds, round_axes(rounds, "s")),
+        Figure("seconds", "Time per round", note, seconds, round_axes(rounds, "s")),
         total_bytes("bytes", told, sums, colours),
     ]

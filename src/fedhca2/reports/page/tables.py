@@ -3,18 +3,19 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from statistics import mean, stdev
+from statistics import mean
 
 import numpy as np
 
 from fedhca2.reports.figures import GREY, Figure, Trace, gain_axes, gain_bars
 from fedhca2.reports.figures.groups import ClientGroups, group_clients, left_out
+from fedhca2.reports.figures.mixing import exchange_sentence
 from fedhca2.reports.page import AnswerBlock, Block, Cell, Table, Tile
 from fedhca2.reports.tables import (
     DELTA_M_MEANS,
     MAX_CLIENT_ROWS,
     UNKNOWN_GAIN,
-    counting_gains,
+    across_text,
     heading_of,
     how_certain,
     scores_by_kind,
@@ -26,15 +27,15 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores, task_scores
 from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, metric_title, score_text, size_text
 
-GAIN = "gain over training alone (%)"
-MEANING = f"Δm is {DELTA_M_MEANS}."
-BY_CLIENT_MEANS = "the mean relative gain over every client and task"
+GAIN = "gain over local training (%)"
+MEANING = f"Δm: {DELTA_M_MEANS}."
+TRIVIAL_MEANS = "Trivial: the largest class, or the mean, of the training labels as the answer for every image."
 PARTS = ("encoder", "decoder", "head")
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What a client's task gained over training alone, in percent."""
+    """What a client's task gained over local training, in percent."""
 
     client: str
     task: str
@@ -48,7 +49,7 @@ def gains_of(run: RunFiles) -> list[Gain]:
     gains = []
     for one in task_scores(*_scores(run), run.task_set):
         if one.alone and isfinite(one.gain):
-            told = f"{metric_title(one.ours.metric)} {text_of(one.alone)} alone, {text_of(one.ours)} with {run.method}"
+            told = f"{metric_title(one.ours.metric)} {text_of(one.alone)} local, {text_of(one.ours)} {run.method}"
             gains.append(Gain(one.client, one.task, run.short_name(f"{one.client}/{one.task}"), one.gain, told))
     return gains
 
@@ -81,30 +82,43 @@ def run_answer(run: RunFiles) -> list[Block]:
 def _answer(run: RunFiles, gains: Sequence[Gain]) -> AnswerBlock:
     if not run.finished:
         sentence = f"The run is not finished. {len(run.of('round'))} of {counted(run.rounds, 'round')} done."
-        return AnswerBlock("Δm", UNKNOWN, (), sentence, ())
+        return AnswerBlock("Δm", UNKNOWN, (), [sentence], ())
+    from fedhca2.reports.figures.transfer import effect_sentence  # figures would delay the first batch of a run
+
     name, result = f"Δm of {run.method}", run.outcome
     if not result.baseline:
-        sentence = "Δm needs a Local baseline, which this run does not have."
-        return AnswerBlock(name, UNKNOWN, [MEANING], sentence, cost_tiles(run))
-    percent = [gain for gain in counting_gains(result.clients, result.baseline, run.task_set) if isfinite(gain)]
-    meaning = [MEANING]
-    if len(percent) > 1:
-        meaning.append(
-            f"From score to score, the {len(percent)} gains have a standard deviation of {stdev(percent):.1f} %. "
-            "That is no error bar of Δm, which takes several seeds."
-        )
+        sentence = "No local baseline, so Δm is unknown. Rerun with `--set baseline=true`."
+        return AnswerBlock(name, UNKNOWN, [MEANING], [sentence, *unclear_scores(run)], cost_tiles(run))
     tiles = [*_end_tiles(gains), *cost_tiles(run)]
     if result.delta_m is None or not isfinite(result.delta_m):
-        return AnswerBlock(name, UNKNOWN, meaning, UNKNOWN_GAIN, tiles)
+        return AnswerBlock(name, UNKNOWN, [MEANING], [UNKNOWN_GAIN, *unclear_scores(run)], tiles)
     if run.several_of_a_kind and result.delta_m_by_client is not None:
-        tiles.append(Tile("Δm by client", gain_text(result.delta_m_by_client), BY_CLIENT_MEANS))
+        tiles.append(
+            Tile("Δm by client", gain_text(result.delta_m_by_client), "mean over clients; Δm averages each group first")
+        )
     by_client: dict[str, list[float]] = {}
     for gain in gains:
         by_client.setdefault(gain.client, []).append(gain.percent)
-    helped = sum(mean(own) > 0 for own in by_client.values())
-    sentence = f"{run.method} helped {helped:,} of {len(by_client):,} clients. "
+    better = sum(mean(own) > 0 for own in by_client.values())
+    sentence = f"{better:,} of {counted(len(by_client), 'client')} scored higher than with local training. "
     sentence += how_certain(result.clients, result.baseline, run.task_set)
-    return AnswerBlock(name, gain_text(result.delta_m), meaning, sentence, tiles, mark_of(result.delta_m))
+    across = filter(None, [across_text(result, run.task_set)])
+    sentences = [sentence, *exchange_sentence(run), *effect_sentence(run), *across, *unclear_scores(run)]
+    return AnswerBlock(name, gain_text(result.delta_m), [MEANING], sentences, tiles, mark_of(result.delta_m))
+
+
+def unclear_scores(run: RunFiles) -> list[str]:
+    """Name the scores that are not clearly better than one answer for all images; empty if all are, or none is known.
+
+    Of many clients only their number is told.
+    """
+    known = [one for one in task_scores(run.outcome.clients, None, run.task_set) if isfinite(one.ours.trivial)]
+    unclear = [run.short_name(f"{one.client}/{one.task}") for one in known if not one.ours.is_clear]
+    if not unclear:
+        return []
+    names = f": {', '.join(unclear)}" if len(unclear) <= 6 else ""
+    told = f"{len(unclear):,} of {counted(len(known), 'score')} {'is' if len(unclear) == 1 else 'are'} not clearly "
+    return [f"{told}better than a trivial answer, the same for every image{names}."]
 
 
 def _end_tiles(gains: Sequence[Gain]) -> list[Tile]:
@@ -120,9 +134,9 @@ def cost_tiles(run: RunFiles) -> list[Tile]:
     result = run.outcome
     up, down = result.bytes["up"], result.bytes["down"]
     each = size_text((up + down) / max(1, len(result.clients)) / max(1, run.rounds))
-    besides = f", and {duration_text(run.baseline.outcome.seconds)} for Local" if run.baseline.finished else ""
+    besides = f"; local baseline {duration_text(run.baseline.outcome.seconds)}" if run.baseline.finished else ""
     time = f"{counted(max(1, run.rounds), 'round')} on {result.device}{besides}"
-    traffic = f"{size_text(up)} up, {size_text(down)} down; {each} a client and round"
+    traffic = f"{size_text(up)} up, {size_text(down)} down; {each} per client and round"
     return [Tile("Time", duration_text(result.seconds), time), Tile("Traffic", size_text(up + down), traffic)]
 
 
@@ -140,12 +154,12 @@ def _bars(groups: ClientGroups, gains: Sequence[Gain]) -> Figure:
     height = 90 + 30 * len(gains)
     layout = gain_axes(GAIN, [gain.percent for gain in gains], height, barmode="overlay", bargap=0.25)
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": [gain.name for gain in gains]}
-    note = "Relative change of each client's score in every task; right of 0 is better, whichever way the metric goes."
+    note = "Relative change of each client's score. Positive means better, also for metrics where lower is better."
     return Figure("gains", "Who gained", note, traces, layout)
 
 
 def _boxes(run: RunFiles, groups: ClientGroups, gains: Sequence[Gain]) -> Figure:
-    """Draw quantiles of the gains of each kind and task."""
+    """Draw quantiles of the gains of each group and task."""
     labels, by_kind = groups.labels, dict[tuple[str, str], list[float]]()
     for gain in gains:
         by_kind.setdefault((labels.get(gain.client, gain.client), gain.task), []).append(gain.percent)
@@ -158,7 +172,7 @@ def _boxes(run: RunFiles, groups: ClientGroups, gains: Sequence[Gain]) -> Figure
         shape = {"type": "box", "orientation": "h", "y": [name], "name": name}
         traces.append({**shape, **box, "line": {"color": colour}, "fillcolor": f"{colour}40", "width": 0.6})
     ends = [value for trace in traces for fence in ("lowerfence", "upperfence") for value in trace[fence]]
-    note = "Median, middle half and, as whiskers, the middle 90 % of the clients of a kind; their number in brackets."
+    note = "Boxes: median and quartiles per group; whiskers: 5th to 95th percentile; group size in brackets."
     return Figure("gains", "Who gained", note, traces, gain_axes(GAIN, ends, 100 + 44 * len(traces)), wide=True)
 
 
@@ -168,7 +182,7 @@ def _ends(groups: ClientGroups, gains: Sequence[Gain]) -> Table:
         [Cell(one.name, colour=colours.get(one.client, "")), Cell(one.told), gain_cell(one.percent)]
         for one in [*ranked[:5], *ranked[-5:]]
     ]
-    return Table("The best 5 and the worst 5", ["client", "scores", "gain"], rows, wide=False)
+    return Table("Five largest and smallest gains", ["client", "scores", "gain"], rows, wide=False)
 
 
 def mark_of(gain: float) -> str:
@@ -186,7 +200,7 @@ def gain_cell(gain: float) -> Cell:
 
 
 def federation_table(run: RunFiles) -> Table:
-    """List clients, or kinds of many clients, with data, tasks, images and parameters, and what they share."""
+    """List clients, or groups of many clients, with data, tasks, images and parameters, and what they share."""
     groups, profiles = group_clients(run), {event["client"]: event for event in run.of("profile")}
     rows = []
     for label, colour in groups.colours.items():
@@ -202,11 +216,11 @@ def federation_table(run: RunFiles) -> Table:
         cells = [Cell(" to ".join(f"{end:,}" for end in sorted({min(v), max(v)})), value=max(v)) for v in numbers]
         rows.append([Cell(label, colour=colour), *count, *texts, *cells])
     shared = [part for part in PARTS if run.config["method"].get(part)]
-    columns = ["kind", "clients"] if groups.by_kind else ["client"]
+    columns = ["group", "clients"] if groups.by_kind else ["client"]
     columns += ["data", "tasks", "training images"]
-    columns += [f"{part} values{', shared' if part in shared else ''}" for part in PARTS]
+    columns += [f"{part} parameters{', shared' if part in shared else ''}" for part in PARTS]
     private = [*(part for part in PARTS if part not in shared), "data"]
-    note = f"Shared: {', '.join(shared) or 'nothing'}. Stays with the client: {', '.join(private)}."
+    note = f"Shared: {', '.join(shared) or 'nothing'}. Kept local: {', '.join(private)}."
     return Table("The federation", columns, rows, note)
 
 
@@ -215,23 +229,27 @@ def _values(profile: Event, part: str) -> int:
 
 
 def result_table(run: RunFiles) -> Table:
-    """List score, Local baseline and relative gain of every client and task."""
+    """List trivial score, local baseline, score and relative gain of every client and task."""
     scores, baseline = _scores(run)
-    colours, rows = group_clients(run).client_colours, []
-    for one in task_scores(scores, baseline, run.task_set):
+    colours, rows, every = group_clients(run).client_colours, [], list(task_scores(scores, baseline, run.task_set))
+    has_floor = any(isfinite(one.ours.trivial) for one in every)
+    for one in every:
         name = Cell(run.short_name(f"{one.client}/{one.task}"), colour=colours.get(one.client, ""))
-        cells = [Cell(text_of(one.ours), value=one.ours.value)]
+        floor = [Cell(score_text(one.ours.unit, one.ours.trivial), value=one.ours.trivial)] * has_floor
+        cells = [Cell(text_of(one.ours), "" if one.ours.is_clear else "worse", one.ours.value)]
         if baseline and one.alone:
             cells = [Cell(text_of(one.alone), value=one.alone.value), *cells, gain_cell(one.gain)]
         elif baseline:  # a site that was away during the evaluation
             cells = [Cell(UNKNOWN), *cells, Cell(UNKNOWN)]
-        rows.append([name, Cell(heading_of(one.ours)), *cells])
-    columns = ["client", "metric", *(["local", run.method, "gain"] if baseline else [run.method])]
-    return Table(f"All {len(rows):,} results" if len(rows) > MAX_CLIENT_ROWS else "Results", columns, rows)
+        rows.append([name, Cell(heading_of(one.ours)), *floor, *cells])
+    floors = ["trivial"] * has_floor
+    columns = ["client", "metric", *floors, *(["local", run.method, "gain"] if baseline else [run.method])]
+    title = f"All {len(rows):,} results" if len(rows) > MAX_CLIENT_ROWS else "Results"
+    return Table(title, columns, rows, TRIVIAL_MEANS if has_floor else "")
 
 
 def kinds_tables(run: RunFiles) -> list[Table]:
-    """List quantiles of the scores of every kind and task, and the worst and the best client; empty for few clients."""
+    """List percentiles of the scores of every group and task, and the worst and best client; empty for few clients."""
     scores, groups, rows = _scores(run)[0], group_clients(run), []
     if sum(map(len, scores.values())) <= MAX_CLIENT_ROWS:
         return []
@@ -242,14 +260,14 @@ def kinds_tables(run: RunFiles) -> list[Table]:
         name = Cell(one.kind, colour=groups.colours.get(one.kind, ""))
         count = Cell(f"{len(one.ranked):,}", value=len(one.ranked))
         rows.append([name, Cell(one.task), Cell(heading_of(one.first)), count, worst, *quantiles, best])
-    columns = ["kind", "task", "metric", "clients", "worst", "10 %", "median", "90 %", "best"]
-    return [Table("Scores by kind", columns, rows, "Quantiles go from worse to better clients.")]
+    columns = ["group", "task", "metric", "clients", "worst", "10th", "median", "90th", "best"]
+    return [Table("Scores by group", columns, rows, "Percentiles are ordered from worst to best.")]
 
 
 def facts_table(runs: list[RunFiles]) -> Table:
     """List rounds, seed, time, traffic and device of each run; those of a single run below each other."""
-    columns = ["method", "rounds", "seed", "time", "up", "down", "left out", "device"]
-    note = "Left out: replies of clients that failed, were late or away, or were refused, over all rounds."
+    columns = ["method", "rounds", "seed", "time", "upload", "download", "excluded replies", "device"]
+    note = "Excluded replies: clients that failed, were late or absent, or were rejected, over all rounds."
     rows = []
     for run in runs:
         cost, device = [Cell("not finished"), Cell(""), Cell("")], ""
@@ -278,15 +296,15 @@ def versions_table(runs: list[RunFiles]) -> Table:
 
 def left_out_table(run: RunFiles) -> list[Table]:
     """List whose replies were left out, in which rounds and why; empty if all were used."""
-    note = "Each counts as absent in that round. The number after the last round is the evaluation."
-    return _reasons("Left out", "why", ((one.client, one.why, one.round) for one in left_out(run)), note)
+    note = "Each counts as absent in that round. Round N+1 is the final evaluation."
+    return _reasons("Excluded", "reason", ((one.client, one.why, one.round) for one in left_out(run)), note)
 
 
 def declined_table(run: RunFiles) -> list[Table]:
     """List what clients that took part did not do, in which rounds and why; empty if they did everything."""
     declined = ((event["client"], event["why"], event["round"] + 1) for event in run.of("declined"))
-    note = "Each still took part, with its own model if it rejected the rows it was sent."
-    return _reasons("Declined", "what and why", declined, note)
+    note = "These clients took part but rejected the server's update, or kept their scores."
+    return _reasons("Declined", "reason", declined, note)
 
 
 def _reasons(title: str, column: str, reasons: Iterable[tuple[str, str, int]], note: str) -> list[Table]:
@@ -318,7 +336,7 @@ def privacy_table(run: RunFiles) -> list[Table]:
         for client, cost in spent["clients"].items()
     ]
     note = f"Client-level differential privacy at δ = {spent['delta']:g} of the updates that were sent, with noise "
-    note += f"{spent['noise']:g}. A site that adds more noise on its own has spent less than this."
+    note += f"{spent['noise']:g}. Sites with extra local noise have spent less."
     return [Table("Privacy", ["client", "updates sent", "ε", "ε by dp-accounting"], rows, note)]
 
 

@@ -41,7 +41,8 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
     if not runs:
         raise UserError("page", "expected at least one run, got none")
     for run in runs:
-        missing = {"seconds", "bytes", "versions", "device"} - set(run.recorded_result or ()) if run.finished else ()
+        found = run.recorded_result
+        missing = {"seconds", "bytes", "versions", "device"} - found.model_fields_set if found else ()
         if missing:
             raise UserError(run.path, f"expected a result that says what the run cost, got no {', '.join(missing)}")
     names = list(dict.fromkeys(str(run.config["name"]) for run in runs))
@@ -75,12 +76,12 @@ def single_sections(run: RunFiles) -> list[Section]:
         "Results": _results,
         "Training": _training,
         "Predictions": run_galleries,
-        "α and β": weight_figures,
+        "Learned weights": weight_figures,
         "Who helps whom": transfer_figures,
-        "Conflicts": conflict_figures,
-        "Attention": attention_figures,
-        "Groups": grouping_figures,
-        "Attendance": lambda run: [*attendance_figures(run), *left_out_table(run), *declined_table(run)],
+        "Update similarity": conflict_figures,
+        "Decoder attention": attention_figures,
+        "Client groups": grouping_figures,
+        "Participation": lambda run: [*attendance_figures(run), *left_out_table(run), *declined_table(run)],
         "Privacy": privacy_table,
         "Cost": lambda run: [*cost_figures(run), facts_table([run])],
         "Settings": lambda run: [federation_table(run), Text(CONFIG, _yaml(run)), versions_table([run])],

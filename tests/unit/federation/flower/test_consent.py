@@ -1,18 +1,21 @@
 """What a site allows a server to ask for."""
 
-from pathlib import Path
-
 import pytest
 import torch
-import yaml
 
 from fedhca2.configs import embedded_experiments
 from fedhca2.data import KINDS
 from fedhca2.data.config import path_settings
-from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
-from fedhca2.federation.flower.deploy.consent import OWN_FILES, TOLD_KINDS, Invitation, RefusalError, check_order
+from fedhca2.federation.flower.deploy.consent import (
+    OWN_FILES,
+    TOLD_KINDS,
+    Invitation,
+    RefusalError,
+    check_order,
+    expected_profile,
+)
 from fedhca2.federation.flower.deploy.site import noised_scores
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.messages import Addend, Delivery, Order
@@ -39,6 +42,20 @@ def experiment(**changes):
 
 def accept(asked, own):
     return Invitation.for_experiment(asked, "run1").accept(own)[0]
+
+
+def test_a_site_may_have_a_table_of_its_own(tmp_path):
+    (tmp_path / "own.csv").write_text("age,days\n" + "".join(f"{age},{age / 9}\n" for age in range(20, 90)))
+    table = {"kind": "table", "file": str(tmp_path / "own.csv"), "columns": {"days": "days"}}
+    asked = experiment(
+        model={"encoder": "mlp"},
+        tasks={"days": "regression"},
+        data={"ward": {**table, "file": "/elsewhere.csv"}},
+        clients=[{"name": "home", "data": "ward", "tasks": ["days"]}],
+    )
+    accepted, spec = Invitation.for_experiment(asked, "run1").accept(site(tasks=["days"], data=table))
+    layout = expected_profile(accepted, spec).layouts[Slot("encoder")]
+    assert layout.shapes[0] == (256, 1)
 
 
 def test_all_encoders_of_the_embedded_experiments_are_allowed():
@@ -101,6 +118,7 @@ def test_every_refusal_has_a_line():
 
 WORK = {
     "epochs": ({"clients": [{"name": "home", "data": "rooms", "tasks": ["depth"], "epochs": 10**9}]}, "epochs"),
+    "steps": ({"clients": [{"name": "home", "data": "rooms", "tasks": ["depth"], "steps": 10**9}]}, "steps"),
     "rounds": ({"rounds": 10**9}, "rounds"),
     "fine-tuning": ({"method": {"name": "fedbabu", "fine_tune_epochs": 10**9}}, "epochs"),
     "size": ({"data": {"rooms": {"kind": "scenes", "domain": "indoor", "size": [32000, 32000]}}}, "pixels"),
@@ -109,6 +127,7 @@ WORK = {
     "images": ({"data": {"rooms": {"kind": "scenes", "domain": "indoor", "train": 10**9}}}, "images"),
     "threads": ({"training": {"workers": 10**9}}, "workers"),
     "a learning rate that lets any row pass": ({"training": {"learning_rate": 1e30}}, "learning_rate"),
+    "an encoder's rate that does": ({"training": {"encoder_rate": 1e30}}, "learning_rate"),
     "noise that lets any row pass": ({"guard": {"noise": 1e30}}, "noise"),
     "a width": ({"model": {"encoder": {"name": "swin_micro"}, "decoder_width": 4096}}, "width"),
 }
@@ -191,13 +210,6 @@ def test_scores_that_give_away_what_noise_hides_are_an_error(own, fault):
         site(**own)
 
 
-def test_a_site_file_names_what_is_wrong_with_its_scores(tmp_path):
-    file = tmp_path / "site.yaml"
-    file.write_text("{client: home, tasks: [depth], state: s, scores: sometimes}")
-    with pytest.raises(UserError, match=r"scores\.send: expected 'all', 'final' or 'none', got 'sometimes'"):
-        SiteConfig.load(file)
-
-
 SCORES = {"depth": {"rmse": 2.0}, "edge": {"ods_f": 60.0, "ois_f": 61.0}}
 
 
@@ -245,12 +257,6 @@ def test_a_sites_process_reaches_nobody_but_its_supernode():
     assert output_of("-c", SPEAKING) == "5\n"
 
 
-def test_paths_of_weights_are_relative_to_the_site_file(tmp_path):
-    file = tmp_path / "site.yaml"
-    file.write_text("{client: home, tasks: [depth], state: s, weights: own.pt}")
-    assert SiteConfig.load(file).weights == Path(tmp_path / "own.pt")
-
-
 def own_kind(tmp_path, task="depth"):
     code = f"class Rooms:\n    labels, size = {{'{task}': None}}, (32, 32)\n    def __init__(self, split, root): ...\n"
     code += "    def __len__(self): return 1\n    def __getitem__(self, index): ...\n"
@@ -263,28 +269,12 @@ def test_code_that_reads_images_is_never_named_to_a_site(tmp_path):
     assert told["data"] == {"rooms": {"kind": "own", "size": [32, 32]}}
 
 
-def test_a_server_that_names_code_which_reads_images_is_refused(tmp_path):
-    told = Invitation.for_experiment(experiment(), "run1").experiment
-    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w')", "utf-8")
-    evil = Invitation("run1", {**told, "data": {"rooms": {"kind": f"{tmp_path}/evil.py:X", "size": [32, 32]}}})
-    with pytest.raises(RefusalError, match=r"data\.rooms\.kind: .*\(data\.kind in site\.yaml\)"):
-        evil.accept(site(data=own_kind(tmp_path)))
-    assert not (tmp_path / "has run").exists()
-
-
 def test_a_site_reads_its_images_with_code_of_its_own(tmp_path):
     own = own_kind(tmp_path)
     assert accept(experiment(data={"rooms": own}), site(data=own)).data["rooms"].kind == own["kind"]
     assert accept(experiment(), site(data=own)).data["rooms"].size == (64, 64)  # what the experiment has built in
     with pytest.raises(RefusalError, match=r"data\.rooms: expected how its images are read"):
         accept(experiment(data={"rooms": own}), site())
-
-
-def test_paths_in_a_sites_file_are_beside_it(tmp_path):
-    own_kind(tmp_path)
-    values = {"client": "home", "tasks": ["depth"], "state": "s", "data": {"kind": "depth.py:Rooms", "root": "."}}
-    (tmp_path / "site.yaml").write_text(yaml.safe_dump(values), "utf-8")
-    assert SiteConfig.load(tmp_path / "site.yaml").data == {"kind": f"{tmp_path}/depth.py:Rooms", "root": str(tmp_path)}
 
 
 COUNT = (
@@ -312,11 +302,12 @@ def test_a_site_has_its_own_code_of_a_task_or_says_that_it_has_none(tmp_path):
         accept(asked, site(tasks=["count"], data=data))
 
 
-def test_a_server_that_names_code_of_a_task_is_refused(tmp_path):
+@pytest.mark.parametrize(("kind", "allowed"), [("data.rooms", "data.kind"), ("tasks.count", "own_tasks")])
+def test_a_server_that_names_code_of_images_or_of_a_task_is_refused(tmp_path, kind, allowed):
     asked, data = counting(tmp_path)
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w')", "utf-8")
-    told = Invitation.for_experiment(asked, "run1").experiment
-    evil = Invitation("run1", {**told, "tasks": {"count": {"kind": f"{tmp_path}/evil.py:X"}}})
-    with pytest.raises(RefusalError, match=r"tasks\.count\.kind"):
+    (key, name), told = kind.split("."), Invitation.for_experiment(asked, "run1").experiment
+    evil = Invitation("run1", {**told, key: {name: {"kind": f"{tmp_path}/evil.py:X", "size": [32, 32]}}})
+    with pytest.raises(RefusalError, match=rf"{kind}\.kind: .*\({allowed} in site\.yaml\)"):
         evil.accept(site(tasks=["count"], data=data))
     assert not (tmp_path / "has run").exists()

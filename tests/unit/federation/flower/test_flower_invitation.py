@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import fedhca2
 from fedhca2.errors import UserError
@@ -103,39 +104,10 @@ def test_a_site_with_noise_of_its_own_takes_part_and_measures_no_losses():
     assert accepted.diagnostics is None
 
 
-def test_a_method_from_elsewhere_needs_the_consent_of_the_site():
-    told = Invitation.for_experiment(experiment(), "run1")
-    foreign = Invitation("run1", {**told.experiment, "method": {"name": "os:system"}})
-    with pytest.raises(UserError, match=r"\(methods in site\.yaml\), got 'os:system'"):
-        foreign.accept(site())
-
-
 @pytest.mark.parametrize("run", ["../x", "a/b", "", "a" * 65])
 def test_the_name_of_a_run_is_no_path(run):
     with pytest.raises(UserError, match="letters and digits"):
         Invitation.read({"run": run, "experiment": {}})
-
-
-def test_paths_in_a_site_file_are_relative_to_it(tmp_path):
-    file = tmp_path / "site.yaml"
-    file.write_text("{client: home, tasks: [depth], state: state, data: {root: rooms}, turns: t}")
-    found = SiteConfig.load(file)
-    assert (found.state, found.data["root"]) == (tmp_path / "state", str(tmp_path / "rooms"))
-    assert found.turns == tmp_path / "t"
-
-
-def test_a_folder_for_turns_that_cannot_be_made_is_an_error_at_once(tmp_path):
-    file = tmp_path / "site.yaml"
-    file.write_text("{client: home, tasks: [depth], state: s, turns: site.yaml}")
-    with pytest.raises(UserError, match=r"turns: expected a folder, got File exists"):
-        SiteConfig.load(file)
-
-
-def test_a_wrong_site_file_says_where(tmp_path):
-    file = tmp_path / "site.yaml"
-    file.write_text("{client: home, task: [depth]}")
-    with pytest.raises(UserError, match=r"site\.yaml: task: unknown key\. Did you mean 'tasks'\?"):
-        SiteConfig.load(file)
 
 
 def test_nothing_else_imports_flower():
@@ -151,3 +123,31 @@ def test_an_encoder_that_does_not_exist_is_an_error_of_the_config():
     unknown = experiment(model={"encoder": {"name": "swim"}})
     with pytest.raises(UserError, match="model: cannot be built: unknown encoder 'swim'"):
         expected_profile(unknown, unknown.specs[0])
+
+
+def site_file(folder, **values):
+    file = folder / "site.yaml"
+    file.write_text(yaml.safe_dump({"client": "home", "tasks": ["depth"], "state": "state"} | values), "utf-8")
+    return file
+
+
+def test_paths_in_a_site_file_are_relative_to_it(tmp_path):
+    (tmp_path / "own.py").touch()
+    data = {"kind": "nyud", "root": "rooms"}
+    found = SiteConfig.load(site_file(tmp_path, data=data, turns="t", weights="own.pt", methods=["own.py:X"]))
+    assert (found.state, found.data["root"]) == (tmp_path / "state", str(tmp_path / "rooms"))
+    assert (found.turns, found.weights) == (tmp_path / "t", tmp_path / "own.pt")
+    assert found.methods == (f"{tmp_path}/own.py:X",)
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"turns": "site.yaml"}, "turns: expected a folder, got File exists"),
+        ({"task": ["depth"]}, r"site\.yaml: task: unknown key\. Did you mean 'tasks'\?"),
+        ({"scores": "sometimes"}, r"scores\.send: expected 'all', 'final' or 'none', got 'sometimes'"),
+    ],
+)
+def test_a_wrong_site_file_says_where(tmp_path, values, fault):
+    with pytest.raises(UserError, match=fault):
+        SiteConfig.load(site_file(tmp_path, **values))

@@ -123,7 +123,7 @@ def test_a_reply_with_a_wrong_header_is_refused(change):
 def test_a_header_that_is_no_json_is_refused():
     content = pack({})
     content["header"]["json"] = "{"
-    with pytest.raises(MalformedMessageError, match="header should be JSON"):
+    with pytest.raises(MalformedMessageError, match="header: expected JSON"):
         header_of(content)
 
 

@@ -66,7 +66,9 @@ class Invitation:
             if data["kind"] in TOLD_KINDS:
                 values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
             else:
-                values["data"][name] = {"kind": OWN, "size": data["size"]}
+                values["data"][name] = {"kind": OWN} | {
+                    key: value for key, value in data.items() if key in ("size", "test")
+                }
         for name, task in values["tasks"].items():
             values["tasks"][name] = task if task["kind"] in TASKS else {"kind": OWN}
         for holder in (values, *(client for client in values["clients"] if "model" in client)):
@@ -80,7 +82,7 @@ class Invitation:
         """What this client's site needs of it: nothing of other clients, their data sets and tasks."""
         spec = self._specs[client]
         needed = ["name", "seed", "rounds", "method", "training", "skip_broken", "privacy", "guard"]
-        needed += ["secure_aggregation", "diagnostics"]
+        needed += ["secure_aggregation", "diagnostics", "evaluate_every", "select", "patience"]
         part = {key: self.experiment[key] for key in needed if key in self.experiment}
         part["guard"] = {key: value for key, value in part["guard"].items() if key != "images"}
         by_task = {
@@ -132,7 +134,7 @@ class Invitation:
         """The site's data set: as in the experiment with the site's settings, or what the site reads by itself."""
         asked = self.experiment["data"][name]
         if "kind" in site.data and site.data["kind"] != asked["kind"]:
-            return {"size": asked["size"], **site.data}
+            return {key: value for key, value in asked.items() if key in ("size", "test")} | site.data
         if asked["kind"] == OWN:
             _refuse(_Refusal(f"data.{name}", "expected how its images are read (data.kind), got none", "data.kind"))
         return {**asked, **site.data}
@@ -204,9 +206,8 @@ def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
 
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
     """The profile of a client of the experiment, except its number of images."""
-    data = experiment.data[spec.data]
     labels = experiment.labels[spec.data]
-    model = build_client_model(experiment, spec, labels, data.size)
+    model = build_client_model(experiment, spec, labels, experiment.size_of(spec.data))
     classes = class_digests(spec.tasks, labels)
     return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model), fingerprint(model), classes)
 
@@ -225,7 +226,7 @@ def _check_names(experiment: Mapping[str, Any], model: ModelConfig, site: SiteCo
     encoder = model.encoder
     check("method", experiment["method"]["name"], "methods", site.methods)
     if not encoder.is_own:
-        check("model.encoder.name", encoder.name, "encoders", site.encoders)
+        check("model.encoder.name", encoder.title, "encoders", site.encoders)
     for name, part in model.own_parts.items():
         check(f"model.{name}.kind", part.kind, "encoders", site.encoders)
     check("model.encoder.weights", encoder.weights, "weights", (*EMBEDDED_WEIGHTS, *[OWN] * bool(site.weights)))
@@ -257,12 +258,17 @@ def _check_work(experiment: Experiment, site: SiteConfig) -> None:
     epochs = {f"method.local.{key}": value for key, value in method.local if key.endswith("epochs")}
     asked: dict[str, dict[str, float | None]] = {
         "epochs": {"clients.epochs": spec.epochs, **epochs},
+        "steps": {"clients.steps": spec.steps},
         "rounds": {"rounds": experiment.rounds},
-        "pixels": {f"training.batch_size times data.{spec.data}.size": prod(data.size, start=training.batch_size)},
+        "pixels": {
+            f"training.batch_size times data.{spec.data}.size": prod(
+                experiment.size_of(spec.data), start=training.batch_size
+            )
+        },
         "width": {f"model.{key}": getattr(spec.model, key) for key in ("decoder_width", "feature_width")},
         "images": {f"data.{spec.data}.{key}": getattr(data, key, None) for key in ("train", "val")},
         "workers": {"training.workers": training.workers},
-        "learning_rate": {"training.learning_rate": training.learning_rate},
+        "learning_rate": {f"training.{key}": getattr(training, key) for key in ("learning_rate", "encoder_rate")},
         "noise": {"guard.noise": experiment.guard.noise},
     }
     _refuse(
@@ -281,7 +287,8 @@ def _aggregated(method: Method) -> list[str]:
 
 
 def _entry(spec: ClientSpec) -> dict[str, Any]:
-    return {"name": spec.name, "data": spec.data, "tasks": list(spec.tasks), "epochs": spec.epochs}
+    length = {"steps": spec.steps} if spec.steps else {"epochs": spec.epochs}
+    return {"name": spec.name, "data": spec.data, "tasks": list(spec.tasks), **length}
 
 
 def _with_own_files(model: ModelConfig, site: SiteConfig) -> ModelConfig:
@@ -303,7 +310,9 @@ def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
 
 
 def _unlisted(where: str, found: object, key: str, allowed: Iterable[str]) -> _Refusal:
-    expected = ", ".join(each for each in allowed if each != OWN) or "only the site's own"
+    listed = [each for each in allowed if each != OWN]
+    more = [f"{len(listed) - 10} more"] if len(listed) > 10 else []  # a log's line has an end
+    expected = ", ".join([*listed[:10], *more]) or "only the site's own"
     return _Refusal(where, f"expected {expected} ({key} in site.yaml), got {shown(found)}", key)
 
 

@@ -83,6 +83,7 @@ class SiteLimits(Config):
     """The most work and memory that a server may ask of a site; checked before anything is built."""
 
     epochs: Annotated[int, Field(ge=1, description="epochs in a round, and of fine-tuning")] = 100
+    steps: Annotated[int, Field(ge=1, description="steps in a round that is not in epochs")] = 100_000
     rounds: Annotated[int, Field(ge=1, description="rounds of a run")] = 10_000
     pixels: Annotated[int, Field(ge=1, description="values of a batch: images times height times width")] = 2**25
     width: Annotated[int, Field(ge=1, description="width of decoders and of encoders' projections")] = 1024
@@ -128,6 +129,7 @@ class SiteConfig(Config):
             "file.py:NAME or module:NAME, run that code"
         ),
     ] = (  # those of the experiments that come with the package
+        "mlp",
         "swin_micro",
         "swin_mini",
         "swin_tiny_patch4_window7_224",
@@ -136,6 +138,7 @@ class SiteConfig(Config):
         "resnet18.tv_in1k",
         "tiny_vit_5m_224",
         "mobilenetv3_small_050",
+        "tf_efficientnet_lite0",
     )
     weights: Annotated[
         Literal["timm"] | Path | None,

@@ -57,7 +57,7 @@ function draw(section, width) {
       box.style.height = `${layout.height}px`; // to which plotly returns when the window changes
       const across = data[0]?.orientation === "h" && (width ?? box.clientWidth) < NARROW;
       const own = structuredClone(layout);
-      Plotly.newPlot(box, data, { ...(across ? narrowed(own, data) : own), ...look }, { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
+      Plotly.newPlot(box, data, { ...(across ? narrowed(own, data) : own), ...look }, { responsive: true, displaylogo: false, displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
     }
   }
   section.querySelectorAll(SIDEWAYS).forEach(cue);
@@ -65,7 +65,6 @@ function draw(section, width) {
 
 function redrawn() {
   const dark = isDark();
-  document.getElementById("theme").textContent = dark ? "Light" : "Dark";
   document.getElementById("theme").setAttribute("aria-pressed", dark);
   const shown = document.querySelector("section.shown");
   if (shown) draw(shown); // the others when they are shown

@@ -1,93 +1,32 @@
-"""A shelf of clients: those that worked last are in memory, the others' states wait in files; and whose turn it is."""
+"""A store of clients: those that worked last are in memory, the others' states wait in files; and whose turn it is."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from threading import Condition, Lock
-from typing import Protocol
 
 from fedhca2.aggregation.rows import return_freed_memory
-from fedhca2.clients import Client, ClientState, DeviceSlot, load_state, save_state
-from fedhca2.clients.gpu.device import MIN_STEPS, Trial
-from fedhca2.messages import Order, Profile
+from fedhca2.clients import Client, DeviceSlot, load_state, save_state
+from fedhca2.experiment.build import ClientPlan
 from fedhca2.whole_files import link_whole, private_folder, sync_file
 
 
-class ClientFactory(Protocol):
-    """A client that can be built at any time."""
-
-    @property
-    def profile(self) -> Profile:
-        """What the server may know about it."""
-
-    @property
-    def load(self) -> int:
-        """A rough measure of its work in a round."""
-
-    @property
-    def drawn(self) -> bool:
-        """Whether its first values are known."""
-
-    def draw(self) -> None:
-        """Draw its first values, which torch can only do for one client at a time."""
-
-    def build(self) -> Client:
-        """Build it in its first state; draws, unless `draw` did."""
-
-    def rebuild(self, state: ClientState) -> Client:
-        """Build it in a saved state."""
-
-    def retire(self, client: Client) -> None:
-        """Use what is left of it: its state was saved, and nobody uses it any more."""
-
-
-@dataclass(frozen=True)
-class Built:
-    """The plan of a client that exists already."""
-
-    client: Client
-    drawn: bool = True
-
-    @property
-    def profile(self) -> Profile:
-        """What the server may know about it."""
-        return self.client.profile
-
-    @property
-    def load(self) -> int:
-        """A rough measure of its work in a round."""
-        return self.client.load
-
-    def draw(self) -> None:
-        """Draw nothing."""
-
-    def build(self) -> Client:
-        """Return the client."""
-        return self.client
-
-    def rebuild(self, state: ClientState) -> Client:
-        """Return the client in this state."""
-        self.client.restore(state)
-        return self.client
-
-    def retire(self, client: Client) -> None:
-        """Do nothing."""
-
-
-class Shelf:
+class ClientStore:
     """Clients by name. Up to `room` bytes of states stay in memory, the last used ones, beside the clients at work.
 
     A client that never worked has no state to save: it is built when it is needed, always in the same first state.
     """
 
-    def __init__(self, plans: Sequence[ClientFactory], folder: Path | None = None, room: float = inf) -> None:
-        """`folder` is where states wait, made by `open`; if there is none, all stay in memory."""
-        self.plans = {plan.profile.client: plan for plan in plans}
+    def __init__(self, clients: Sequence[ClientPlan | Client], folder: Path | None = None, room: float = inf) -> None:
+        """:param clients: as plans, or as they are, if they all stay in memory.
+        :param folder: where states wait, made by `open`; if there is none, all stay in memory.
+        """
+        self.clients = {each.profile.client: each for each in clients}
         self._folder, self._room = folder, inf if folder is None else room
-        self._held: dict[str, tuple[Client, int]] = {}  # with the bytes of its state; the last used client is last
+        # In memory, each with the bytes of its state; the last used client is last.
+        self._held = {name: (each, 0) for name, each in self.clients.items() if isinstance(each, Client)}
         self._changed: set[str] = set()  # whose states are newer than their files
         self._files: dict[str, tuple[Path, str]] = {}  # states and their checksums
         self._unsynced: set[Path] = set()  # files that a crash of the system may damage; no checkpoint has them
@@ -98,7 +37,7 @@ class Shelf:
     def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
         """Take the states of a checkpoint; raises ValueError if one is damaged."""
         for name, checksum in checksums.items():
-            if name in self.plans and checksum:
+            if name in self.clients and checksum:
                 load_state(folder / _file(name), checksum)
                 self._files[name] = folder / _file(name), checksum
 
@@ -115,47 +54,30 @@ class Shelf:
     def close(self) -> None:
         """Remove the folder, and let go of all clients."""
         self._held.clear()
-        self.plans.clear()
+        self.clients.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def prepare(self, names: Iterable[str]) -> None:
         """Let those of these clients that need their first values draw them, one after another."""
         for name in names:
-            is_new = name not in self._held and name not in self._files
-            if is_new or not self.plans[name].drawn:
-                self.plans[name].draw()
+            if name not in self._held and not (name in self._files and self.plan(name).drawn):
+                self.plan(name).draw()
+
+    def plan(self, name: str) -> ClientPlan:
+        """The plan of a client that is built when it is needed."""
+        found = self.clients[name]
+        assert not isinstance(found, Client)
+        return found
 
     @contextmanager
-    def taken(self, name: str, *, changed: bool = True) -> Iterator[Client]:
+    def borrow(self, name: str, *, changed: bool = True) -> Iterator[Client]:
         """A client to work with; `changed` says whether that changes its state."""
         client = self._take(name)
         try:
             yield client
         finally:
             self._put_back(client, changed)
-
-    def trial(self, name: str, order: Order) -> Trial:
-        """A client's turn with images for few steps, as often as wanted, to measure what turns take.
-
-        It is that of a copy: what the client itself does later does not depend on it.
-        """
-        plan = self.plans[name]
-        client = _with_few_images(plan.build())
-        all_stay = client.nbytes * len(self.plans) <= self._room
-        path = None if all_stay or self._folder is None else self._folder / f"trial-{name}.safetensors"
-        if path:
-            save_state(path, client.current, sync=False)
-
-        def turn(place: DeviceSlot) -> int:
-            own = _with_few_images(plan.rebuild(load_state(path))) if path else client
-            own.perform(order, place=place)
-            if path:
-                save_state(path, own.current, sync=False)
-                plan.retire(own)
-            return max(1, own.data.steps)
-
-        return turn
 
     def save(self, folder: Path, all_of: Callable[..., Iterable[None]] = map) -> dict[str, str]:
         """Write what changed, and link all states into a folder; returns checksums, empty for first states."""
@@ -164,7 +86,7 @@ class Shelf:
         self._unsynced.clear()
         for name, (path, _) in self._files.items():
             link_whole(path, folder / _file(name))
-        return {name: self._files[name][1] if name in self._files else "" for name in self.plans}
+        return {name: self._files[name][1] if name in self._files else "" for name in self.clients}
 
     def _take(self, name: str) -> Client:
         with self._lock:
@@ -172,7 +94,7 @@ class Shelf:
             if name in self._held:
                 return self._held.pop(name)[0]
             file = self._files.get(name)
-        plan = self.plans[name]
+        plan = self.plan(name)
         return plan.rebuild(load_state(*file)) if file else plan.build()
 
     def _put_back(self, client: Client, changed: bool) -> None:
@@ -188,7 +110,7 @@ class Shelf:
             for name, each in leaving.items():
                 if name in self._changed:
                     self._write(each)
-                self.plans[name].retire(each)
+                self.plan(name).retire(each)
         finally:
             with self._lock:
                 self._leaving -= leaving.keys()
@@ -216,16 +138,11 @@ class Shelf:
         self._changed.discard(client.name)
 
 
-def _with_few_images(client: Client) -> Client:
-    client.data = client.data.for_few(MIN_STEPS)
-    return client
-
-
 def _file(client: str) -> str:
     return f"client-{client}.safetensors"
 
 
-class Turns:
+class ClientQueue:
     """Clients that wait for a device slot, the one with the most work first.
 
     A slot of a GPU prefers clients of a kind for which it has captured a step already, then those of a new kind.

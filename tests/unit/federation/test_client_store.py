@@ -16,7 +16,7 @@ import torch
 from fedhca2.clients import Client, ClientState, save_state
 from fedhca2.cores import usable_cores
 from fedhca2.errors import UserError
-from fedhca2.federation.shelf import Shelf
+from fedhca2.federation.client_store import ClientStore
 from fedhca2.run_folder.checkpoints import SERVER
 from small_run import SETTINGS, CrashError, Silent, crash, events, resume_small, run_small, same_models, small
 
@@ -195,14 +195,14 @@ def test_while_a_state_is_written_only_its_own_client_waits(tmp_path):
         return save_state(*given, **named)
 
     def work(name):
-        with shelf.taken(name) as client:
+        with store.borrow(name) as client:
             client.count += 1
             return client.count
 
-    shelf = Shelf([Counter("a"), Counter("b")], tmp_path / "states", room=8)
-    shelf.open()
+    store = ClientStore([Counter("a"), Counter("b")], tmp_path / "states", room=8)
+    store.open()
     assert [work("a"), work("b"), work("b")] == [1, 1, 2]
-    with patch("fedhca2.federation.shelf.save_state", slowly), ThreadPoolExecutor(2) as pool:
+    with patch("fedhca2.federation.client_store.save_state", slowly), ThreadPoolExecutor(2) as pool:
         first = pool.submit(work, "a")  # which takes the place of b
         assert writing.wait(10)
         second = pool.submit(work, "b")

@@ -1,0 +1,93 @@
+"""What the command prints, on the pages that show it: outputs between marks, and docs/command-line.md.
+
+python docs/site/printed.py     runs the commands and writes the pages again
+
+Between `<!-- prints: COMMAND -->` and `<!-- end -->` is what the command prints, in a folder with the files of its
+page: fenced blocks whose first line names a file, such as `# my.yaml`. `python FILE && …` runs one of them first.
+`<!-- commands -->` and `<!-- methods -->` begin blocks that describe every command and every method.
+"""
+
+import re
+import runpy
+import shlex
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import typer
+from click import Group
+from method_facts import table as methods_table
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PRINTS = re.compile(r"(<!-- prints: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+METHODS = re.compile(r"(<!-- methods -->\n).*?(<!-- end -->)", re.DOTALL)
+COMMANDS = re.compile(r"(<!-- commands -->\n).*?(<!-- end -->)", re.DOTALL)
+FILE = re.compile(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def filled(text):
+    """A page with what its commands print."""
+    if not any(block.search(text) for block in (PRINTS, COMMANDS, METHODS)):
+        return text
+    with TemporaryDirectory() as folder, chdir(folder):
+        for name, content in FILE.findall(text):
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(content, "utf-8")
+        text = PRINTS.sub(lambda block: f"{block[1]}```\n{output(block[2])}\n```\n{block[3]}", text)
+    text = METHODS.sub(lambda block: f"{block[1]}{methods_table()}\n{block[2]}", text)
+    return COMMANDS.sub(lambda block: f"{block[1]}{''.join(described(typer.main.get_command(app)))}{block[2]}", text)
+
+
+def output(line):
+    """What the last of several commands prints on both streams, with paths in this folder."""
+    *before, last = (shlex.split(command) for command in line.split(" && "))
+    for _, file in before:
+        runpy.run_path(file, run_name="__main__")
+    printed = CliRunner().invoke(app, last[1:], env={"COLUMNS": "100"}).output.replace(f"{Path.cwd()}/", "")
+    return "\n".join(each.rstrip() for each in printed.strip().splitlines())
+
+
+def described(group, above=""):
+    """Every command of a group, with its arguments and options; groups follow their commands."""
+    for name, command in group.commands.items():
+        path = f"{above} {name}".strip()
+        if isinstance(command, Group):
+            yield f"## `fedhca2 {path}`\n\n{plain(command.help)}\n\n"
+            yield from described(command, path)
+        elif not command.hidden:
+            yield f"{'###' if above else '##'} `fedhca2 {path}`\n\n{plain(command.help)}\n\n"
+            rows = [row(each) for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
+            yield "| | meaning | default |\n| --- | --- | --- |\n" + "".join(rows) + "\n" if rows else ""
+
+
+def row(parameter):
+    """One argument or option."""
+    with typer.Context(typer.main.get_command(app)) as context:
+        shown = parameter.make_metavar(context)
+        default = parameter.get_default(context)
+    if parameter.param_type_name == "argument":
+        name, default = shown.strip("[]"), None if parameter.required else default
+    else:
+        flag = getattr(parameter, "is_flag", False)
+        name = ", ".join([*parameter.opts, *parameter.secondary_opts]) + ("" if flag else f" {shown}")
+        default = None if flag else default
+    default = "required" if parameter.required else "" if default in (None, (), "", []) else f"`{default}`"
+    meaning = plain(getattr(parameter, "help", "") or "").replace("|", r"\|")
+    return f"| `{name.replace('|', ' or ')}` | {meaning} | {default} |\n"
+
+
+def plain(help):
+    """A help text in one paragraph."""
+    return " ".join((help or "").replace("\b", "").split())
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        if filled(text) != text:
+            page.write_text(filled(text), "utf-8")
+            print(page.relative_to(ROOT))

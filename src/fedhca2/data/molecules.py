@@ -1,0 +1,121 @@
+"""Molecules with measured affinities for protein targets: the files of MoleculeACE, or others of their form."""
+
+from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
+from math import isnan, nan
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PositiveInt
+
+from fedhca2.config import suggest
+from fedhca2.data.dataset import Split
+from fedhca2.data.files import BrokenFileError, MissingFileError
+from fedhca2.data.tables import number_in, place_in, read_rows
+from fedhca2.tasks import LabelSpace
+
+
+def _molecule(smiles: str) -> Any:
+    try:
+        from rdkit import Chem
+    except ImportError:
+        raise ImportError("needs another package: pip install 'fedhca2[molecules]'") from None
+    with Chem.rdBase.BlockLogs():
+        molecule = Chem.MolFromSmiles(smiles) if isinstance(smiles, str) else None
+    if molecule is None or not molecule.GetNumAtoms():
+        raise ValueError(f"expected the SMILES of a molecule, got {smiles!r:.80}")
+    return molecule
+
+
+@cache
+def fingerprint(smiles: str) -> NDArray[np.uint8]:
+    """The Morgan fingerprint of a molecule, of radius 2; raises ValueError if its SMILES does not parse."""
+    molecule = _molecule(smiles)
+    from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
+
+    bits: NDArray[np.uint8] = GetMorganGenerator(radius=2, fpSize=1024).GetFingerprintAsNumPy(molecule)
+    return bits
+
+
+def _is_held_out(smiles: str) -> bool:
+    """Whether a molecule's Murcko scaffold is for validation: about a fifth of all, the same on every machine."""
+    from rdkit.Chem.Scaffolds import MurckoScaffold
+
+    untyped: Any = MurckoScaffold
+    return int.from_bytes(sha256(untyped.MurckoScaffoldSmiles(mol=_molecule(smiles)).encode()).digest()[:4]) % 5 == 0
+
+
+class Molecules:
+    """Molecules as Morgan fingerprints, with a value for each of some `targets`: pKi or pEC50, higher if more potent.
+
+    A target is a CSV file of MoleculeACE, such as CHEMBL204_Ki, or of another `folder`, with the columns `smiles`, `y`
+    (minus the logarithm of nanomoles per litre) and `split` (train or test). `split_by: scaffold` holds about a fifth
+    of all Murcko scaffolds out instead, the same ones for every target. `most` bounds the molecules of a target for
+    training, drawn with the `seed`. Values are standardised by those for training.
+    """
+
+    shape = (1024,)
+    cache = True  # the default of the setting
+    encode = staticmethod(fingerprint)
+
+    def __init__(
+        self,
+        split: Split,
+        targets: list[str],
+        folder: Path | None = None,
+        split_by: Literal["file", "scaffold"] = "file",
+        most: PositiveInt | None = None,
+        seed: int = 0,
+    ) -> None:
+        chosen, self.labels = {}, dict[str, LabelSpace]()
+        for target in targets:
+            path = (folder or _packaged()) / f"{target}.csv"
+            measured = _measured(path, split_by == "scaffold")
+            known = list(measured["train"].items())
+            drawn = np.random.default_rng([seed, *target.encode()]).permutation(len(known))[:most]
+            training = dict(known[i] for i in sorted(drawn))
+            values = list(training.values())
+            if (count := len(set(values))) < 2:
+                raise BrokenFileError(
+                    path, f"column 'y': expected 2 or more different numbers to train on, got {count}"
+                )
+            self.labels[target] = LabelSpace(1, means=(float(np.mean(values)),), deviations=(float(np.std(values)),))
+            chosen[target] = training if split == "train" else measured["val"]
+        self.ids = list(dict.fromkeys(smiles for values in chosen.values() for smiles in values))
+        self.values = {target: [each.get(smiles, nan) for smiles in self.ids] for target, each in chosen.items()}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input": fingerprint(self.ids[index]), **{name: each[index] for name, each in self.values.items()}}
+
+
+def _packaged() -> Path:
+    """The folder of MoleculeACE's files; its code is not imported, since that needs many other packages."""
+    found = find_spec("MoleculeACE")
+    if found is None or not found.submodule_search_locations:
+        raise ImportError("needs MoleculeACE's files: pip install --no-deps MoleculeACE, or a `folder` with others")
+    return Path(next(iter(found.submodule_search_locations))) / "Data" / "benchmark_data"
+
+
+@cache
+def _measured(path: Path, by_scaffold: bool) -> dict[str, dict[str, float]]:
+    """The values of a target's file, by split and SMILES."""
+    if not path.is_file():
+        hint = suggest(path.stem, [each.stem for each in sorted(path.parent.glob("*.csv"))])
+        raise MissingFileError(path, f"expected the measurements of a target, got no file. {hint}")
+    found: dict[str, dict[str, float]] = {"train": {}, "val": {}}
+    for line, row in read_rows(path, ["smiles", "y", "split"]).items():
+        try:
+            fingerprint(row["smiles"])
+        except ValueError as error:
+            raise BrokenFileError(place_in(path, line, "smiles"), str(error)) from None
+        value = number_in(path, line, "y", row["y"]) + 9  # from nanomoles to moles
+        if not isnan(value):
+            held_out = _is_held_out(row["smiles"]) if by_scaffold else row["split"] != "train"
+            found["val" if held_out else "train"][row["smiles"]] = value
+    return found

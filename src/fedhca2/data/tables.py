@@ -1,0 +1,242 @@
+"""CSV files: their rows, splits and labels; and tables, whose columns are inputs and labels."""
+
+import csv
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from math import isinf, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PositiveInt
+
+from fedhca2.data.dataset import Split
+from fedhca2.data.files import BrokenFileError, reading
+from fedhca2.tasks import TASKS, LabelSpace, TaskSet
+
+log = logging.getLogger("fedhca2.data")
+
+MOST_COLUMNS = 8192  # of a file, and inputs of a table
+UNKNOWN = ("", "NA", "NaN", "nan")  # cells without a value
+
+Values = NDArray[np.float64]
+
+
+def read_rows(path: Path, wanted: Iterable[str]) -> dict[int, dict[str, str]]:
+    """The rows of a CSV file by the number of their line; raises an error unless it has the `wanted` columns."""
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.reader(lines)
+        names = next(reader, [])
+        if len(names) > MOST_COLUMNS:
+            raise BrokenFileError(path, f"expected at most {MOST_COLUMNS} columns, got {len(names)}")
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise BrokenFileError(path, f"expected a different name for each column, got {twice[0]!r} twice")
+        for name in wanted:
+            if name not in names:
+                raise BrokenFileError(path, f"expected a column {name!r}, got {', '.join(names) or 'nothing':.200}")
+        rows = {}
+        for cells in filter(None, reader):  # an empty line is no row
+            if len(cells) != len(names):
+                raise BrokenFileError(place_in(path, reader.line_num), f"expected {len(names)} cells, got {len(cells)}")
+            rows[reader.line_num] = dict(zip(names, cells, strict=True))
+    if not rows:
+        raise BrokenFileError(path, "expected a row for each sample, got none below the names of columns")
+    return rows
+
+
+def place_in(path: Path, line: int, column: str = "") -> str:
+    """A line of a file, or a cell of it, as an error names it."""
+    return f"{path}:{line}" + (f": column {column!r}" if column else "")
+
+
+def number_in(path: Path, line: int, column: str, cell: str) -> float:
+    """The number in a cell, NaN if it is unknown."""
+    try:
+        value = nan if cell.strip() in UNKNOWN else float(cell)
+    except ValueError:
+        raise BrokenFileError(place_in(path, line, column), f"expected a number, got {cell!r:.80}") from None
+    if isinf(value):
+        raise BrokenFileError(place_in(path, line, column), f"expected a finite number, got {cell!r:.80}")
+    return value
+
+
+class CsvRows:
+    """The rows of one split of a CSV file with names in its first row, and their labels by task.
+
+    Rows belong to the split that the column `split` names, or, without such a column, every fifth is for validation.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        path: Path,
+        columns: Mapping[str, str | list[str]],
+        others: Sequence[str],
+        classes: Mapping[str, list[str] | int] | None,
+        tasks: TaskSet,
+    ) -> None:
+        """:param others: columns that the file should have besides those of labels."""
+        self.path, self.tasks, self.classes = path, tasks, classes or {}
+        self.columns = {task: [names] if isinstance(names, str) else names for task, names in columns.items()}
+        with reading(path, "a CSV file with a row of names"):
+            self.all_rows = read_rows(path, [*others, *(name for names in self.columns.values() for name in names)])
+        self.labels: dict[str, Any] = {task: self._names(task) for task in self.columns}
+        self.lines = self.lines_of(split)
+        self.rows = [self.all_rows[line] for line in self.lines]
+
+    def _names(self, task: str) -> Sequence[str] | int | None:
+        """The names of a task's classes or values, or their number."""
+        given, declared = self.classes.get(task), self.tasks.get(task)
+        if declared is None or declared.output == "map":
+            return given
+        columns = self.columns[task]
+        if declared.grouped_by != "class":
+            return given or columns
+        if isinstance(given, int):
+            return [str(number) for number in range(given)]
+        return given or self.words(columns[0], self.all_rows)
+
+    def lines_of(self, split: Split) -> list[int]:
+        """The lines of a split's rows."""
+        if "split" not in next(iter(self.all_rows.values())):
+            return [line for number, line in enumerate(self.all_rows) if (number % 5 == 4) == (split == "val")]
+        words = {"train": "train", "val": "val", "validation": "val"}
+        counts = Counter(row["split"] for row in self.all_rows.values())
+        if unused := {name: count for name, count in counts.items() if name not in words}:
+            listed = ", ".join(f"{count} of {name!r:.40}" for name, count in list(unused.items())[:5])
+            about = f"{self.path}: {sum(unused.values())} rows are in neither 'train' nor 'val'"
+            _warn_once(f"{about}, and not used: {listed}")
+        lines = [line for line, row in self.all_rows.items() if words.get(row["split"]) == split]
+        if not lines:
+            listed = ", ".join(f"{name!r:.40}" for name in list(counts)[:5])
+            raise BrokenFileError(self.path, f"column 'split': expected {split!r} in some rows, got {listed}")
+        return lines
+
+    def words(self, column: str, lines: Iterable[int]) -> list[str]:
+        """The different words in a column of these lines, sorted."""
+        found = sorted({self.all_rows[line][column] for line in lines} - {""})
+        if not found:
+            raise BrokenFileError(self.path, f"column {column!r}: expected a word in some rows, got none")
+        return found
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def at(self, line: int, column: str) -> str:
+        """A cell of the file, as an error names it."""
+        return place_in(self.path, line, column)
+
+    def label(self, task: str, line: int) -> Any:
+        """The label that a line has for a task; None if it has none."""
+        declared = self.tasks.get(task)
+        cells = {name: self.all_rows[line][name] for name in self.columns[task]}
+        column, cell = next(iter(cells.items()))
+        if declared is None or not any(cells.values()):
+            return None
+        if declared.output == "map":
+            return self.map(line, column, cell)
+        if declared.grouped_by != "class":
+            return [self.number(line, column) for column in cells]
+        names = self.labels[task]
+        if cell not in names:
+            wanted = f"expected one of {', '.join(names):.200}"
+            raise BrokenFileError(self.at(line, column), f"{wanted}, got {cell!r:.80}")
+        return names.index(cell)
+
+    def map(self, line: int, column: str, cell: str) -> Any:
+        """The label map that a cell names."""
+        raise BrokenFileError(self.at(line, column), "expected a task with one answer for each row, got one for maps")
+
+    def number(self, line: int, column: str) -> float:
+        """The number in a cell, NaN if it is unknown."""
+        return number_in(self.path, line, column, self.all_rows[line][column])
+
+
+class CsvTable(CsvRows):
+    """A CSV file whose columns are inputs and labels.
+
+    `inputs` are columns of numbers, by default all that nothing else names. `categories` are columns of words, each
+    with its values or none: an input is 1 for each value that a row has, and 0 for the others. `columns` and `classes`
+    describe labels as in `CsvImages`; any label may be missing. Numbers, of inputs and of labels, are standardised by
+    the rows for training; an unknown input is their mean. `ids` is a column that names rows.
+    """
+
+    cache = True  # the default of the setting
+    shape: tuple[int, ...] = ()  # of an input; known once the file is open
+
+    def __init__(
+        self,
+        split: Split,
+        file: Path,
+        columns: dict[str, str | list[str]],
+        inputs: list[str] | None = None,
+        categories: dict[str, list[str] | None] | list[str] | None = None,
+        classes: dict[str, list[str] | PositiveInt] | None = None,
+        ids: str | None = None,
+        tasks: TaskSet = TASKS,
+    ) -> None:
+        given = categories if isinstance(categories, dict) else dict.fromkeys(categories or [])
+        super().__init__(split, file, columns, [*(inputs or ()), *given, *([ids] if ids else ())], classes, tasks)
+        taken = {"split", ids, *given, *(name for names in self.columns.values() for name in names)}
+        every = next(iter(self.all_rows.values()))
+        self.inputs = [name for name in every if name not in taken] if inputs is None else inputs
+        training = self.lines_of("train")
+        self.categories = {name: values or self.words(name, training) for name, values in given.items()}
+        self.means, self.deviations = self._statistics(self.inputs, training)
+        width = len(self.inputs) + sum(map(len, self.categories.values()))
+        if not 0 < width <= MOST_COLUMNS:
+            raise BrokenFileError(file, f"expected 1 to {MOST_COLUMNS} inputs, got {width}")
+        self.shape = (width,)
+        self.labels |= {task: self._space(task, training) for task in self.columns if self._has_plain_values(task)}
+        if ids:
+            self.ids = [row[ids] for row in self.rows]
+
+    def _has_plain_values(self, task: str) -> bool:
+        declared = self.tasks.get(task)
+        return declared is not None and declared.has_plain_values
+
+    def _statistics(self, columns: Sequence[str], lines: Sequence[int]) -> tuple[Values, Values]:
+        """Mean and deviation of columns in these rows; the deviation of equal values is 1."""
+        values = np.array([[self.number(line, column) for column in columns] for line in lines])
+        if len(columns) and (empty := np.isnan(values).all(axis=0)).any():
+            column = columns[int(empty.argmax())]
+            raise BrokenFileError(self.path, f"column {column!r}: expected a number in a row for training, got none")
+        means, deviations = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+        return means, np.where(deviations > 0, deviations, 1)
+
+    def _space(self, task: str, lines: Sequence[int]) -> LabelSpace:
+        """The format of plain values, with their statistics in these rows."""
+        columns = self.columns[task]
+        for column in columns:
+            different = len({self.all_rows[line][column].strip() for line in lines} - {*UNKNOWN})
+            if different < 2:
+                wanted = "expected two or more different numbers in the rows for training"
+                raise BrokenFileError(self.path, f"column {column!r}: {wanted}, got {different}")
+        means, deviations = self._statistics(columns, lines)
+        return LabelSpace(names=tuple(columns), means=tuple(means.tolist()), deviations=tuple(deviations.tolist()))
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        line = self.lines[index]
+        numbers = np.array([self.number(line, column) for column in self.inputs])
+        encoded = self._encoded(numbers, self.rows[index])
+        return {"input": encoded, **{task: self.label(task, line) for task in self.columns}}
+
+    def _encoded(self, numbers: Values, row: Mapping[str, Any]) -> Values:
+        known = np.where(np.isnan(numbers), 0, (numbers - self.means) / self.deviations)
+        words = [str(row.get(name, "")) == value for name, values in self.categories.items() for value in values]
+        return np.concatenate([known, words])
+
+    def encode(self, row: Mapping[str, Any]) -> Values:
+        """The input of a row that is in no file: {column: value}; columns may be left out."""
+        if unknown := [name for name in row if name not in (*self.inputs, *self.categories)]:
+            raise ValueError(f"expected columns {', '.join([*self.inputs, *self.categories]):.200}, got {unknown[0]!r}")
+        return self._encoded(np.array([float(row.get(name, nan)) for name in self.inputs]), row)
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Warn, however often a data set is opened."""
+    log.warning(message)

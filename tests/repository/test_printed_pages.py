@@ -1,0 +1,46 @@
+"""Pages show what commands print, and the page of commands is what the commands say."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from statistics import quantiles
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHOWING = [page for page in PAGES if re.search(r"<!-- (prints: .*|commands|methods) -->", page.read_text("utf-8"))]
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    return import_module("printed")
+
+
+@pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.stem)
+def test_a_page_shows_what_its_commands_print(printed, page):
+    text = page.read_text("utf-8")
+    assert printed.filled(text) == text, "`python docs/site/printed.py` writes it"
+
+
+def test_several_pages_show_what_commands_print():
+    assert {"README", "command-line", "from-zero"} <= {page.stem for page in SHOWING}
+
+
+def test_exit_codes_are_those_of_the_source():
+    source = "".join(file.read_text("utf-8") for file in (ROOT / "src" / "fedhca2" / "cli").glob("*.py"))
+    table = (ROOT / "docs" / "command-line.md").read_text("utf-8").split("## Exit codes")[1].split("\n## ")[0]
+    assert {*re.findall(r"Exit\((\d+)\)", source), "0", "143"} == set(
+        re.findall(r"\d+", re.sub(r"\|[^|]*\|\n", "|\n", table))
+    )
+
+
+def test_the_first_page_is_short():
+    text = (ROOT / "README.md").read_text("utf-8")
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^(?:\||    |!|<|#).*$", "", prose, flags=re.MULTILINE)
+    prose = re.sub(r"\]\([^)]*\)", "]", prose)
+    sentences = [len(sentence.split()) for sentence in re.split(r"(?<=[.:?!])\s+|\n\n|\n- ", prose) if sentence.strip()]
+    assert len(text.splitlines()) <= 120
+    assert quantiles(sentences, n=10)[-1] <= 25

@@ -1,0 +1,110 @@
+"""FedNova, FedExP, Model Stock and pFedGraph against derivations of a few lines of numpy on the rows themselves."""
+
+import numpy as np
+import pytest
+import scipy
+import torch
+from torch.testing import assert_close
+
+from fedhca2.aggregation import Extrapolated, Graph, Member, Rows, StepMean, Stock
+from fedhca2.aggregation.scaled_means import onto_simplex
+from fedhca2.params import Layout
+
+LAYOUT = Layout(("a.weight", "b.weight"), ((3,), (4,)))
+DELTA = np.random.default_rng(0).normal(size=(4, 7)).astype(np.float32) + np.float32(1)
+STEPS, SAMPLES = (2, 10, 5, 3), (10, 50, 25, 15)
+
+
+def mixed(aggregator, rows=DELTA, steps=STEPS):
+    """What every member gets: its first blend's row, scaled."""
+    members = [Member(str(i), "g", SAMPLES[i], steps[i]) for i in range(len(rows))]
+    stack = Rows(members, LAYOUT, list(torch.from_numpy(rows)))
+    mixing = aggregator.mixing(aggregator.products(stack, 0), members, LAYOUT)
+    (blend,) = mixing.blends
+    made = torch.stack(stack.mix(blend.weights)) * blend.scale
+    return mixing.base, made[list(blend.gets)].numpy()
+
+
+@pytest.mark.parametrize("by", ["clients", "samples"])
+def test_fednova(by):
+    p = np.full(4, 0.25) if by == "clients" else np.array(SAMPLES) / 100
+    a = np.array(STEPS)
+    expected = (p @ a) * sum(p[i] * DELTA[i] / a[i] for i in range(4))
+    base, found = mixed(StepMean(by=by))
+    assert base == "start"
+    np.testing.assert_allclose(found, np.tile(expected, (4, 1)), rtol=1e-5)
+
+
+def test_fednova_with_equal_steps_is_the_mean():
+    np.testing.assert_allclose(mixed(StepMean(), steps=(7,) * 4)[1][0], DELTA.mean(axis=0), rtol=1e-5)
+
+
+def test_fedexp():
+    apart = DELTA - DELTA.mean(axis=0) * np.float32(0.6)
+    mean = apart.mean(axis=0)
+    eta = (apart**2).sum() / (2 * 4 * (mean**2).sum())
+    assert 1 < eta < 4
+    base, found = mixed(Extrapolated(), apart)
+    assert base == "start"
+    np.testing.assert_allclose(found[2], eta * mean, rtol=1e-4)
+
+
+def test_fedexp_of_updates_that_agree_is_the_mean():
+    alike = np.repeat(DELTA[:1], 4, axis=0)
+    np.testing.assert_allclose(mixed(Extrapolated(), alike)[1][0], DELTA[0], rtol=1e-5)
+
+
+def test_fedexp_steps_no_farther_than_the_sum_of_all_updates():
+    opposed = DELTA - DELTA.mean(axis=0) * np.float32(0.99)
+    np.testing.assert_allclose(mixed(Extrapolated(), opposed)[1][0], opposed.sum(axis=0), rtol=1e-3, atol=1e-5)
+
+
+def test_model_stock_has_a_ratio_of_its_own_for_every_tensor():
+    expected = []
+    for part in (DELTA[:, :3], DELTA[:, 3:]):
+        unit = part / np.linalg.norm(part, axis=1, keepdims=True)
+        cosine = np.mean([unit[i] @ unit[j] for i in range(4) for j in range(4) if i != j])
+        assert cosine > 0
+        expected.append(4 * cosine / (3 * cosine + 1) * part.mean(axis=0))
+    base, found = mixed(Stock())
+    assert base == "start"
+    np.testing.assert_allclose(found[1], np.concatenate(expected), rtol=1e-4)
+
+
+def test_model_stock_of_equal_updates_is_their_mean_and_of_opposite_ones_nothing():
+    one = DELTA[:1]
+    np.testing.assert_allclose(mixed(Stock(), np.repeat(one, 3, axis=0))[1][0], one[0], rtol=1e-5)
+    np.testing.assert_allclose(mixed(Stock(), np.concatenate([one, -one]))[1], 0, atol=1e-7)
+
+
+@pytest.mark.parametrize("closeness", [0.2, 0.8, 50.0])
+def test_pfedgraph_solves_its_problem(closeness):
+    """The weights are at least as good as those that a general solver finds for the released code's problem."""
+    centred = DELTA - DELTA.mean(axis=0)
+    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    cosine = unit @ unit.T
+    cosine[cosine > 0.9] = 1
+    p, base_and_found = np.full(4, 0.25), mixed(Graph(closeness=closeness))
+    assert base_and_found[0] == "nothing"
+    for i in range(4):
+
+        def cost(w, i=i):
+            return closeness * w @ w - (cosine[i] + 2 * closeness * p) @ w
+
+        solved = scipy.optimize.minimize(
+            cost, p, bounds=[(0, 1)] * 4, constraints={"type": "eq", "fun": lambda w: w.sum() - 1}, tol=1e-12
+        ).x
+        np.testing.assert_allclose(base_and_found[1][i], solved @ DELTA, rtol=1e-3, atol=1e-4)
+
+
+def test_pfedgraph_far_from_its_cosines_is_the_mean():
+    np.testing.assert_allclose(mixed(Graph(closeness=1e9))[1], np.tile(DELTA.mean(axis=0), (4, 1)), rtol=1e-4)
+
+
+def test_a_projection_onto_the_simplex_is_on_it_and_nearest():
+    points = torch.randn(20, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = onto_simplex(points)
+    assert_close(found.sum(dim=1), torch.ones(20, dtype=torch.float64))
+    assert bool((found >= 0).all())
+    others = torch.distributions.Dirichlet(torch.ones(5, dtype=torch.float64)).sample((1000,))
+    assert bool(((points - found).norm(dim=1)[:, None] <= torch.cdist(points, others) + 1e-12).all())

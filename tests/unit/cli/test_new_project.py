@@ -1,0 +1,72 @@
+"""`fedhca2 new` writes a project that runs as it is."""
+
+import re
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.configs import embedded_names
+from fedhca2.experiment import Experiment
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(params=["images", "table"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def project(kind, tmp_path, monkeypatch):
+    assert run("new", tmp_path / "mine", *["--table"] * (kind == "table")).exit_code == 0
+    monkeypatch.chdir(tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def test_a_new_project_is_named_in_its_files_and_has_no_faults(project):
+    assert (project / "README.md").read_text("utf-8").startswith("# mine\n")
+    assert "no faults found" in run("data", "check", "experiment.yaml").output
+
+
+def test_all_commands_of_its_readme_exist(project):
+    words = {
+        tuple(line.split()[1:3])
+        for line in re.findall(r"^    (fedhca2 .*)$", (project / "README.md").read_text(), re.M)
+    }
+    for first, second in words:
+        command = [first, second] if first == "data" else [first]
+        assert run(*command, "--help").exit_code == 0
+
+
+def test_a_folder_with_files_stays_as_it_is(project):
+    (project / "experiment.yaml").write_text("mine")
+    done = run("new", project)
+    assert done.exit_code == 2
+    assert "new or empty folder" in done.stderr
+    assert (project / "experiment.yaml").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_new_project_trains(project, kind):
+    small = ["rounds=1", "baseline=false", *(["data.east.count=16", "data.west.count=16"] if kind == "images" else [])]
+    done = run("run", "experiment.yaml", "--out", "runs/first", *[word for one in small for word in ("--set", one)])
+    assert done.exit_code == 0, done.output
+    assert "fedhca2" in run("leaderboard", "runs").output
+    if kind == "table":
+        exec(re.search(r"```python\n(.*?)```", (project / "README.md").read_text("utf-8"), re.S)[1])
+
+
+def test_a_preset_gives_its_training_and_nothing_else(tmp_path):
+    own = {
+        "extends": "small",
+        "data": {"mine": {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 4, "val": 1}},
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**own, "clients": [{"data": "mine", "tasks": ["depth"]}]}))
+    experiment, demo = Experiment.load(tmp_path / "mine.yaml"), Experiment.load("demo")
+    assert (list(experiment.data), experiment.name) == (["mine"], "mine")
+    assert (experiment.training, experiment.model) == (demo.training, demo.model)
+    assert "presets/small" not in embedded_names()

@@ -1,0 +1,124 @@
+"""What one answer for all images scores, and when a model is clearly better than that."""
+
+import json
+from math import nan
+
+import numpy as np
+import pytest
+import torch
+
+from fedhca2.clients.evaluation import trivial_answers, trivial_scores
+from fedhca2.data.batches import Batches
+from fedhca2.reports.layouts import write_comparison
+from fedhca2.reports.page.several import several_sections
+from fedhca2.reports.page.write import single_sections
+from fedhca2.reports.tables import result_table
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import headline
+from fedhca2.tasks import TASKS, LabelSpace
+from made_run import made_run
+from small_run import clients_of, small
+
+
+class Labelled:
+    """Images without content, and these labels."""
+
+    size = (4, 4)
+
+    def __init__(self, **labels):
+        self.given = labels
+
+    def load(self, index, tasks):
+        return {"image": torch.zeros(3, 4, 4, dtype=torch.uint8), **{task: self.given[task][index] for task in tasks}}
+
+
+def answers(**labels):
+    """The trivial answers to labels, one tensor for each image."""
+    held = {task: [torch.as_tensor(np.array(one, np.float32)) for one in each] for task, each in labels.items()}
+    count = len(next(iter(held.values())))
+    return trivial_answers(Batches(Labelled(**held), range(count), list(held), batch_size=1))
+
+
+def test_of_classes_it_is_the_largest_and_unknown_pixels_do_not_count():
+    maps = [[[[2, 2], [2, 255]]], [[[255, 255], [255, 1]]]]
+    assert answers(semseg=maps, classification=[[1], [nan]]) == {"semseg": torch.tensor([2]), "classification": 1}
+
+
+def test_of_values_it_is_the_mean_of_each_channel():
+    found = answers(regression=[[1, 10], [3, nan]], depth=[[[[0, 1]]], [[[3, 255]]]])
+    assert {task: answer.tolist() for task, answer in found.items()} == {"regression": [2, 10], "depth": [2]}
+
+
+def test_a_task_without_labels_has_none():
+    assert answers(regression=[[nan]], classification=[[nan]]) == {}
+
+
+def test_every_task_of_a_client_has_a_score_unless_plain_maps_say_nothing():
+    client = clients_of(small())["home"]
+    labels = client.data.val.data.labels
+    found = trivial_scores(client, client.data.val, labels, client.device_slot)
+    assert sorted(found) == ["depth", "semseg"]
+    assert not TASKS["edge"].metric(LabelSpace()).for_plain_maps
+
+
+def test_the_last_scores_of_a_client_have_it_and_others_do_not():
+    client = clients_of(small())["shop"]
+    assert "trivial" in client.evaluate(trivial=True)["sal"]
+    assert "trivial" not in client.evaluate()["sal"]
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "score", "trivial", "clear"),
+    [
+        ("regression", "rmse", 17.9, 18.8, False),
+        ("regression", "rmse", 10.0, 18.8, True),
+        ("classification", "accuracy", 95.0, 92.0, True),  # of what is missing, more than a third
+        ("semseg", "miou", 5.0, 2.5, True),
+        ("semseg", "miou", 2.5, 2.5, False),
+        ("semseg", "miou", 2.5, nan, True),
+    ],
+)
+def test_clearly_better_is_a_tenth_of_the_score_or_of_what_it_lacks(task, metric, score, trivial, clear):
+    scores = {metric: score, "trivial": trivial}
+    assert headline(TASKS[task], scores).is_clear == clear
+
+
+def with_trivial(run, **scores):
+    """The same run with these trivial scores of clients with one task."""
+    result = json.loads((run.path / "result.json").read_text())
+    for client, score in scores.items():
+        next(iter(result["clients"][client].values()))["trivial"] = score
+    (run.path / "result.json").write_text(json.dumps(result))
+    return RunFiles.open(run.path)
+
+
+def test_the_page_names_who_is_not_clearly_better(tmp_path):
+    sections = single_sections(with_trivial(made_run(tmp_path, better=1.25), road=48.0, shop=5.0))
+    answer, table = sections[0].blocks[0], sections[0].blocks[-1]
+    (told,) = [sentence for sentence in answer.sentences if "trivial" in sentence]
+    assert ("1 of 2 scores" in told, "road" in told, "shop" in told) == (True, True, False)
+    assert [row[2].text for row in table.rows] == ["48.0%", "5.00%", "—", "—"]
+
+
+def test_an_older_run_has_no_such_column(tmp_path):
+    sections = single_sections(made_run(tmp_path))
+    assert "trivial" not in sections[0].blocks[-1].columns
+    assert "trivial" not in " ".join(sections[0].blocks[0].sentences)
+
+
+def test_a_comparison_lists_it_on_request_and_on_the_page(tmp_path):
+    runs = [with_trivial(made_run(tmp_path / name, name), road=48.0, shop=5.0) for name in ("local", "fedhca2")]
+    assert "trivial" not in write_comparison(runs, tmp_path).entries
+    table = write_comparison(runs, tmp_path, trivial=True)
+    scores = [f"{table.entries['trivial'][column].mean:g}" for column in table.columns]
+    assert scores[:2] == ["48", "5"]
+    assert set(scores[2:]) == {"nan"}  # columns of gains
+    assert "trivial" in (tmp_path / "table.md").read_text()
+    tables = [block for block in several_sections(runs)[0].blocks if block.kind == "table"]
+    assert [row[0].text for row in tables[0].rows] == ["local", "fedhca2", "trivial"]
+
+
+def test_the_terminal_lists_it_on_request(tmp_path):
+    run = with_trivial(made_run(tmp_path), road=48.0)
+    assert "trivial" not in result_table(run.outcome, run.task_set).columns
+    assert result_table(run.outcome, run.task_set, trivial=True).rows[0][3] == "48.0%"

@@ -1,0 +1,221 @@
+"""Tables: CSV files whose columns are inputs and labels."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.deployment import Trained
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, assign_shards, open_data
+
+ROWS = 40
+SETTINGS = {"inputs": ["age", "weight"], "categories": ["ward"], "columns": {"days": "days", "back": "back"}}
+
+
+def rows_of(count=ROWS):
+    """Patients: days depend on age and ward; every third row lacks days, and every fifth back."""
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        age, ward = int(rng.integers(20, 90)), "ab"[i % 2]
+        days = "" if i % 3 == 0 else f"{age / 10 + (ward == 'a') * 4:g}"
+        back = "" if i % 5 == 0 else "yes" if age > 50 else "no"
+        yield {"age": age, "weight": int(rng.integers(50, 99)), "ward": ward, "days": days, "back": back}
+
+
+def table_in(folder, change=lambda rows: None, **settings):
+    rows = list(rows_of())
+    change(rows)
+    with (folder / "patients.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return experiment_in(folder, **settings)
+
+
+def experiment_in(folder, tasks=("days", "back"), **settings):
+    values = {
+        "rounds": 2,
+        "method": "fedper",
+        "model": {"encoder": {"kind": "mlp", "widths": [16, 8]}},
+        "training": {"batch_size": 4, "learning_rate": 0.01},
+        "tasks": {"days": {"kind": "regression", "unit": "d"}, "back": "classification"},
+        "data": {"ward": {"kind": "table", "file": "patients.csv", **SETTINGS, **settings}},
+        "clients": [{"data": "ward", "tasks": list(tasks)}, {"data": "ward", "name": "b", "tasks": ["days"]}],
+    }
+    (folder / "ours.yaml").write_text(yaml.safe_dump(values), "utf-8")
+    return folder / "ours.yaml"
+
+
+def opened(path, split="train"):
+    return Experiment.load(path).open("ward", split)
+
+
+def samples(data, name):
+    return np.array([data.load(index, ["days", "back"])[name].numpy() for index in range(len(data))])
+
+
+def dealt(experiment):
+    return assign_shards(experiment, open_data(experiment))
+
+
+def fault(path):
+    with pytest.raises(UserError) as error:
+        dealt(Experiment.load(path))
+    assert "\n" not in error.value.lines[0]
+    return error.value.lines[0]
+
+
+def test_numbers_are_standardised_by_the_rows_for_training(tmp_path):
+    inputs = samples(opened(table_in(tmp_path)), "image")
+    np.testing.assert_allclose(inputs[:, :2].mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(inputs[:, :2].std(axis=0), 1, atol=1e-6)
+    ages = [row["age"] for i, row in enumerate(rows_of()) if i % 5 == 4]
+    trained_on = [row["age"] for i, row in enumerate(rows_of()) if i % 5 != 4]
+    expected = (np.array(ages) - np.mean(trained_on)) / np.std(trained_on)
+    np.testing.assert_allclose(samples(opened(table_in(tmp_path), "val"), "image")[:, 0], expected, rtol=1e-5)
+
+
+def test_a_category_is_an_input_for_each_of_its_values(tmp_path):
+    inputs = samples(opened(table_in(tmp_path)), "image")
+    assert inputs[:4, 2:].tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]
+    assert opened(table_in(tmp_path, categories={"ward": ["a", "b", "c"]})).size == (5,)
+
+
+def test_a_value_that_no_row_for_training_has_is_none_of_them(tmp_path):
+    path = table_in(tmp_path, lambda rows: rows[4].update(ward="c"))
+    assert samples(opened(path, "val"), "image")[0, 2:].tolist() == [0, 0]
+
+
+def test_an_unknown_number_is_the_mean(tmp_path):
+    path = table_in(tmp_path, lambda rows: [rows[i].update(age=cell) for i, cell in enumerate(["", "NA", "nan"])])
+    assert samples(opened(path), "image")[:3, 0].tolist() == [0, 0, 0]
+
+
+def test_inputs_are_all_columns_that_nothing_else_names(tmp_path):
+    assert opened(table_in(tmp_path, inputs=None)).data.inputs == ["age", "weight"]
+
+
+def test_labels_may_be_missing_in_any_row(tmp_path):
+    data = opened(table_in(tmp_path))
+    kept = [i for i in range(ROWS) if i % 5 != 4]
+    assert np.isnan(samples(data, "days")[:, 0]).tolist() == [i % 3 == 0 for i in kept]
+    assert np.isnan(samples(data, "back")[:, 0]).tolist() == [i % 5 == 0 for i in kept]
+
+
+def test_a_batch_holds_the_same_as_its_samples(tmp_path):
+    data, indices = opened(table_in(tmp_path)), [3, 0, 7]
+    batches = [data.batch(indices, ["days"]) for _ in range(2)]
+    for batch in batches:
+        for name in ("image", "days"):
+            expected = [data.load(index, ["days"])[name].numpy() for index in indices]
+            np.testing.assert_array_equal(batch[name].numpy(), expected)
+
+
+def test_rows_may_have_names(tmp_path):
+    path = table_in(tmp_path, lambda rows: [row.update(id=f"p{i}") for i, row in enumerate(rows)], ids="id")
+    assert opened(path, "val").ids[:2] == ["p4", "p9"]
+
+
+def test_scores_and_answers_are_in_the_unit_of_the_column(tmp_path):
+    path = table_in(tmp_path)
+    done = CliRunner().invoke(
+        app,
+        [
+            "run",
+            str(path),
+            "--out",
+            str(tmp_path / "run"),
+            "--set",
+            "rounds=60",
+            "--set",
+            "training.schedule.lag=false",
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    trained = Trained.open(tmp_path / "run", "ward")
+    old, young = ({"age": age, "weight": 70, "ward": "a"} for age in (80, 30))
+    answers = [trained.answer(row)["days"] for row in (old, young)]
+    assert 3 < answers[0].value - answers[1].value < 7  # 5 in the data
+    assert str(answers[0]).endswith(" d")
+    val = [row for i, row in enumerate(rows_of()) if i % 5 == 4 and row["days"]]
+    errors = [
+        float(trained.predict({name: row[name] for name in ("age", "weight", "ward")})["days"][0]) - float(row["days"])
+        for row in val
+    ]
+    scores = trained.run.outcome.clients["ward"]["days"]
+    assert scores["rmse"] == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=1e-4)
+
+
+def test_a_column_that_a_table_does_not_have_cannot_be_predicted_from(tmp_path):
+    data = opened(table_in(tmp_path)).data
+    with pytest.raises(ValueError, match="'hight'"):
+        data.encode({"hight": 3})
+
+
+BAD = {
+    "no such file": ({"file": "nowhere.csv"}, None, ["nowhere.csv", "got nothing"]),
+    "a column that does not exist": ({"inputs": ["age", "hight"]}, None, ["column 'hight'", "age, weight"]),
+    "a label's column that does not exist": ({"columns": {"days": "dys"}}, None, ["column 'dys'"]),
+    "a word among numbers": ({}, (3, "age", "old"), ["patients.csv:5", "column 'age'", "a number", "'old'"]),
+    "an infinite input": ({}, (3, "age", "inf"), ["patients.csv:5", "column 'age'", "finite", "'inf'"]),
+    "a number that overflows": ({}, (3, "age", "1e999"), ["patients.csv:5", "column 'age'", "finite"]),
+    "an infinite label": ({}, (3, "days", "-inf"), ["patients.csv:5", "column 'days'", "finite", "'-inf'"]),
+    "one measurement": ({}, (range(2, ROWS), "days", ""), ["column 'days'", "two or more", "got 1"]),
+    "equal measurements": ({}, (range(ROWS), "days", "3"), ["column 'days'", "two or more", "got 1"]),
+    "no measurement": ({}, (range(ROWS), "days", ""), ["column 'days'", "two or more", "got 0"]),
+    "no class": ({}, (range(ROWS), "back", ""), ["column 'back'", "got none"]),
+    "no input": ({"inputs": [], "categories": []}, None, ["1 to 8192 inputs", "got 0"]),
+    "an empty input": ({}, (range(ROWS), "age", ""), ["column 'age'", "a number", "got none"]),
+    "a task for maps": ({"columns": {"semseg": "back"}, "classes": {"semseg": 2}}, None, ["'days'"]),
+}
+
+
+@pytest.mark.parametrize(("settings", "cells", "words"), BAD.values(), ids=BAD)
+def test_a_bad_table_is_one_line_before_training(tmp_path, settings, cells, words):
+    def change(rows):
+        lines, column, cell = cells or ((), "", "")
+        for line in [lines] if isinstance(lines, int) else lines:
+            rows[line][column] = cell
+
+    found = fault(table_in(tmp_path, change, **settings))
+    assert all(word in found for word in words), found
+
+
+def test_a_million_columns_are_one_line(tmp_path):
+    names = ["age", "weight", "ward", "days", "back", *(f"c{i}" for i in range(10**6))]
+    (tmp_path / "patients.csv").write_text(",".join(names) + "\n" + "," * (len(names) - 1) + "\n")
+    assert "at most 8192 columns, got 1000005" in fault(experiment_in(tmp_path))
+
+
+def test_a_category_with_too_many_values_is_one_line(tmp_path):
+    values = [str(i) for i in range(9000)]
+    assert "1 to 8192 inputs, got 9002" in fault(table_in(tmp_path, categories={"ward": values}))
+
+
+@pytest.mark.parametrize("model", [{}, {"encoder": {"kind": "mlp"}, "decoder": "fcn"}, {"decoder": "mlp"}])
+def test_a_model_for_images_is_refused(tmp_path, model):
+    values = yaml.safe_load(table_in(tmp_path).read_text()) | {"model": model}
+    (tmp_path / "ours.yaml").write_text(yaml.safe_dump(values))
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "ours.yaml"), "--out", str(tmp_path / "run")])
+    assert (done.exit_code, (tmp_path / "run").exists()) == (2, False)
+    assert all(word in done.output for word in ("encoder and decoder", "mlp"))
+
+
+def test_check_reads_a_table(tmp_path):
+    done = CliRunner().invoke(app, ["data", "check", str(table_in(tmp_path))])
+    assert done.exit_code == 0, done.output
+    assert "missing in" in done.output
+
+
+@pytest.mark.slow
+def test_the_hospitals_of_the_example_train_with_scikit_learns_tables(tmp_path):
+    pytest.importorskip("sklearn")
+    example = Path(__file__).parents[3] / "examples" / "hospitals.yaml"
+    done = CliRunner().invoke(app, ["run", str(example), "--out", str(tmp_path / "run"), "--set", "rounds=1"])
+    assert done.exit_code == 0, done.output
+    assert all(word in done.output for word in ("diabetes-both", "tumours-both"))

@@ -1,0 +1,126 @@
+"""The ceiling: one model for all clients, trained on each one's own labels."""
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
+from fedhca2.federation.flower.fleet import FlowerEngine
+from fedhca2.federation.flower.local import run_over_flower
+from fedhca2.federation.flower.wait import NetworkSettings
+from fedhca2.federation.run import run
+from small_run import SETTINGS, CrashError, Silent, crash, models, resume_small, run_small, same_models, small
+
+CLIENTS = [
+    {"name": "road", "data": "outdoor", "tasks": ["semseg", "edge"]},
+    {"name": "lane", "data": "outdoor", "tasks": ["edge", "normals"]},
+    {"name": "home", "data": "indoor", "tasks": ["semseg", "edge"], "epochs": 2},
+]
+DATA = {**SETTINGS["data"], "indoor": {**SETTINGS["data"]["indoor"], "size": [32, 64]}}
+
+
+def three(method="pooled", **changes):
+    """Two clients of one data set, and one of another with other classes and sizes, which takes twice the steps."""
+    return small(method, **{"clients": CLIENTS, "data": DATA, **changes})
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory):
+    out = tmp_path_factory.mktemp("pooled") / "run"
+    result = run_small(three(), out)
+    return out, result
+
+
+def of(found, client, part):
+    """A client's parameters in a part, without running statistics."""
+    tensors = found[f"{client}.safetensors"]
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if name.startswith(part) and "running" not in name and "num_batches" not in name
+    }
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(tensor.equal(other[name]) for name, tensor in one.items())
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoders.edge", "heads.edge"])
+def test_all_clients_have_one_encoder_and_one_decoder_and_head_per_task(pooled, part):
+    found = models(pooled[0])
+    assert of(found, "road", part)
+    assert equal(of(found, "road", part), of(found, "lane", part))
+    assert equal(of(found, "road", part), of(found, "home", part))
+
+
+def test_tasks_of_one_name_and_other_classes_have_their_own_decoder(pooled):
+    found = models(pooled[0])
+    assert not equal(of(found, "road", "decoders.semseg"), of(found, "home", "decoders.semseg"))
+
+
+def test_every_client_has_scores_of_its_own_tasks(pooled):
+    scores = {client: sorted(tasks) for client, tasks in pooled[1].clients.items()}
+    assert scores == {client["name"]: sorted(client["tasks"]) for client in CLIENTS}
+
+
+def test_it_takes_the_steps_of_all_clients(pooled):
+    state = load_file(pooled[0] / "checkpoints" / "round-000003" / "client-home.safetensors")
+    taken = {name: int(steps) for name, steps in state.items() if "/step/" in name}
+    assert {steps for name, steps in taken.items() if "/encoder." in name} == {3 * (1 + 1 + 2)}
+    assert {steps for name, steps in taken.items() if ".semseg." in name} == {3 * 2}
+
+
+def test_one_client_alone_trains_as_with_local(tmp_path):
+    for method in ("local", "pooled"):
+        run_small(three(method, clients=CLIENTS[2:]), tmp_path / method)
+    assert same_models(tmp_path / "local", tmp_path / "pooled")
+
+
+def test_a_client_that_does_not_take_part_still_has_the_common_model_after_a_resume(tmp_path):
+    experiment = three(participation={"availability": {"home": 0.0}})
+    run_small(experiment, tmp_path / "straight")
+    with pytest.raises(CrashError):
+        run_small(experiment, tmp_path / "resumed", Silent(1, crash))
+    resume_small(tmp_path / "resumed")
+    assert same_models(tmp_path / "straight", tmp_path / "resumed")
+
+
+def test_moments_resume_bit_for_bit(pooled, tmp_path):
+    with pytest.raises(CrashError):
+        run_small(three(), tmp_path / "resumed", Silent(1, crash))
+    resume_small(tmp_path / "resumed")
+    assert same_models(pooled[0], tmp_path / "resumed")
+
+
+def test_training_that_diverges_says_so(tmp_path):
+    wild = {"batch_size": 2, "learning_rate": 1e30, "schedule": {"warmup_epochs": 0, "lag": False}}
+    with pytest.raises(UserError, match="learning_rate"):
+        run_small(small("pooled", training=wild), tmp_path / "run")
+
+
+def over_flower(experiment, out):
+    run_over_flower(experiment, out, watcher=Silent(), engine="flower-local")
+
+
+def at_the_server(experiment, out):
+    FlowerEngine(None, NetworkSettings()).open(experiment, None)
+
+
+@pytest.mark.parametrize("start", [over_flower, at_the_server])
+def test_over_flower_it_is_refused(tmp_path, start):
+    with pytest.raises(UserError, match=r"^method: .*in-process"):
+        start(small("pooled"), tmp_path / "run")
+
+
+def test_its_baseline_is_local(tmp_path):
+    with_baseline = run_small(three(baseline=True, rounds=1), tmp_path / "pooled")
+    assert with_baseline.baseline == run_small(three("local", rounds=1), tmp_path / "local").clients
+
+
+def test_it_pools_arrays_and_vectors_too(tmp_path):
+    brief = ["method=pooled", "baseline=false", "rounds=1", "training.batch_size=4"]
+    brief += [f"data.{name}.count=8" for name in ("press", "pump", "fan")]
+    sensors = Experiment.load(Path(__file__).parents[3] / "examples" / "sensors.yaml", brief)
+    assert run(sensors, tmp_path / "run", watcher=Silent()).clients.keys() == {"press", "pump", "fan"}

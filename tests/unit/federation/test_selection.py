@@ -1,0 +1,116 @@
+"""Test images, the best model on validation images, and early stopping."""
+
+import json
+
+import pytest
+import torch
+
+from fedhca2.clients import ClientState
+from fedhca2.clients.evaluation import BestModel
+from fedhca2.errors import UserError
+from fedhca2.federation.rounds import Patience
+from fedhca2.reports.tables import result_table
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.tasks import TASKS
+from small_run import CrashError, Silent, clients_of, crash, events, models, resume_small, run_small, same_models, small
+
+DATA = {
+    "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 4, "val": 6, "test": 0.5},
+    "indoor": {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 2, "val": 6, "test": 0.5},
+}
+BEST = {"evaluate_every": 1, "select": "best", "data": DATA}
+
+
+@pytest.fixture(scope="module")
+def best(tmp_path_factory):
+    out = tmp_path_factory.mktemp("best") / "run"
+    run_small(small(**BEST), out)
+    return out
+
+
+def test_validation_and_test_images_are_disjoint_and_the_same_for_every_seed(tmp_path):
+    parts = []
+    for seed in (0, 1):
+        run_small(small(data=DATA, rounds=1, seed=seed, evaluate_every=0), tmp_path / f"{seed}")
+        parts.append(json.loads((tmp_path / f"{seed}" / "partition.json").read_text())["road"])
+    assert len(parts[0]["val"]) == len(parts[0]["test"]) == 3
+    assert not {*parts[0]["val"]} & {*parts[0]["test"]}
+    assert [part["test"] for part in parts] == [parts[0]["test"]] * 2
+
+
+def test_final_scores_are_on_the_test_images_and_say_so(tmp_path):
+    experiment = small(data=DATA, rounds=1, evaluate_every=0)
+    result = run_small(experiment, tmp_path / "run")
+    assert result.split == RunFiles(tmp_path / "run").outcome.split == "test"
+    assert {event["event"] for event in events(tmp_path / "run") if "metric" in event} == {"test", "loss"}
+    assert "test images" in result_table(result, experiment.task_set).title
+    [road] = [client for name, client in clients_of(experiment).items() if name == "road"]
+    road.personal.model.load_state_dict(models(tmp_path / "run")["road.safetensors"])
+    assert road.evaluate_on(road.data.test, road.data.test.data.labels, trivial=True) == result.clients["road"]
+
+
+def test_without_test_images_scores_are_on_the_validation_images(tmp_path):
+    assert run_small(small(rounds=1), tmp_path / "run").split == "val"
+
+
+def test_the_best_model_resumes_bit_for_bit(best, tmp_path):
+    with pytest.raises(CrashError):
+        run_small(small(**BEST), tmp_path / "resumed", Silent(1, crash))
+    resume_small(tmp_path / "resumed")
+    assert same_models(best, tmp_path / "resumed")
+    assert events(best) == events(tmp_path / "resumed")
+
+
+def test_the_model_with_the_best_scores_is_kept_and_counts():
+    client = clients_of(small(**BEST))["home"]
+    model, metrics = client.personal.model, TASKS.metrics(("depth",), client.data.val.data.labels, {})
+    kept = BestModel()
+    for scale, rmse in ((1.0, 3.0), (2.0, 1.0), (3.0, 2.0)):
+        for parameter in model.parameters():
+            torch.nn.init.constant_(parameter, scale)
+        kept.offer(model, {"depth": {"rmse": rmse}}, metrics)
+    again = BestModel.of(ClientState(kept.tensors, {"client": "home", **kept.values}))
+    again.load_into(model)
+    assert all((parameter == 2.0).all() for parameter in model.parameters())
+
+
+def test_pooled_clients_choose_each_their_own(tmp_path):
+    result = run_small(small("pooled", **BEST), tmp_path / "run")
+    assert result.split == "test"
+    assert result.clients.keys() == {"road", "shop", "home"}
+
+
+def scores(value):
+    return {"home": {"depth": {"rmse": value}}}
+
+
+def test_patience_counts_evaluations_without_a_better_mean():
+    patience = Patience(2, TASKS)
+    assert [patience.is_over(scores(rmse)) for rmse in (3.0, 2.0, 2.5, 1.0, 1.5, 1.2)] == [False] * 5 + [True]
+    assert not any(Patience(None, TASKS).is_over(scores(1.0)) for _ in range(9))
+
+
+def test_a_run_stops_early_and_is_finished(tmp_path):
+    slow = {"batch_size": 2, "learning_rate": 1e-12, "schedule": {"warmup_epochs": 0, "lowest": 0.0, "lag": False}}
+    experiment = small("local", rounds=9, patience=1, evaluate_every=1, data=DATA, training=slow)
+    straight = run_small(experiment, tmp_path / "straight")
+    assert straight.rounds < 9
+    with pytest.raises(CrashError):
+        run_small(experiment, tmp_path / "resumed", Silent(1, crash))
+    assert resume_small(tmp_path / "resumed").rounds == straight.rounds
+    assert events(tmp_path / "straight") == events(tmp_path / "resumed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"select": "best", "data": DATA, "evaluate_every": 0}, "select: .*evaluate_every"),
+        ({"select": "best", "evaluate_every": 1}, "select: .*test images"),
+        ({"patience": 3, "evaluate_every": 1}, "patience: .*test images"),
+        ({"data": {**DATA, "indoor": {**DATA["indoor"], "test": None}}}, r"data\.indoor\.test"),
+        ({**BEST, "method": "fedbabu"}, "select: .*fine-tunes"),
+    ],
+)
+def test_choices_that_would_cheat_are_refused(changes, place):
+    with pytest.raises(UserError, match=place):
+        small(**changes)

@@ -1,0 +1,79 @@
+"""Regression targets are standardised by a client's own training labels, and answers stay in their unit."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedhca2 import Experiment
+from fedhca2.clients.training import loss_of
+from fedhca2.deployment import Trained
+from fedhca2.models.multitask import ScaledHead
+from fedhca2.tasks import TASKS
+from small_run import SETTINGS, Silent, clients_of, run_small
+
+
+class Years:
+    """Images whose brightness says the year in which they were taken."""
+
+    size, labels = (32, 32), {"year": None}
+
+    def __init__(self, split):
+        self.bright = np.linspace(0, 255, 16 if split == "train" else 6)
+
+    def __len__(self):
+        return len(self.bright)
+
+    def __getitem__(self, index):
+        return {"image": np.full((32, 32, 3), self.bright[index], np.uint8), "year": 1950 + self.bright[index] / 5}
+
+
+def dated(**changes):
+    """Two clients that guess years."""
+    data = {"photos": {"kind": f"{__name__}:Years"}}
+    tasks = {"year": {"kind": "regression", "unit": "years"}}
+    clients = [{"data": "photos", "tasks": ["year"], "copies": 2}]
+    plain = {key: SETTINGS[key] for key in ("name", "model", "training")}
+    return Experiment.parse(
+        {**plain, "method": "fedavg", "rounds": 6, "data": data, "tasks": tasks, "clients": clients, **changes}
+    )
+
+
+def test_a_client_knows_the_mean_and_deviation_of_its_own_training_labels():
+    client = clients_of(dated())["photos-1"]
+    head = client.personal.model.heads["year"]
+    labels = torch.cat([client.data.train.data.load(index, ("year",))["year"] for index in client.data.train.indices])
+    assert head.mean.item() == pytest.approx(labels.mean().item())
+    assert head.deviation.item() == pytest.approx(labels.std(correction=0).item())
+
+
+def test_its_loss_is_that_of_standardised_values():
+    head = ScaledHead(4, 1)
+    head.mean.fill_(1975.0)
+    head.deviation.fill_(10.0)
+    standard = TASKS["regression"].loss(torch.tensor([[1.0]]), torch.tensor([[-2.0]]))
+    assert loss_of(TASKS["regression"], head, torch.tensor([[1985.0]]), torch.tensor([[1955.0]])) == standard
+
+
+def test_large_numbers_are_learned_and_scored_in_their_unit(tmp_path):
+    result = run_small(dated(), tmp_path / "run", Silent())
+    scores = result.clients["photos-1"]["year"]
+    assert scores["rmse"] < 1.5 * scores["trivial"] < 50  # years; without standardising it is about 1,970
+
+
+def test_the_saved_model_answers_in_the_unit(tmp_path):
+    run_small(dated(rounds=1), tmp_path / "run", Silent())
+    trained = Trained.open(tmp_path / "run", "photos-1", allow_code=[__name__])
+    assert 1900 < trained.predict(np.full((32, 32, 3), 128, np.uint8))["year"].item() < 2050
+
+
+def test_a_model_of_an_earlier_version_answers_as_it_is():
+    head = ScaledHead(4, 2)
+    state = {name: value for name, value in head.state_dict().items() if name not in ("mean", "deviation")}
+    head.load_state_dict(state)
+    assert (head.mean.tolist(), head.deviation.tolist()) == ([0, 0], [1, 1])
+
+
+def test_mean_and_deviation_are_in_no_slot():
+    model = clients_of(dated())["photos-1"].personal.model
+    names = {name for tensors in model.slots().values() for name in tensors}
+    assert not {name for name in names if "mean" in name.split(".")[-1:] or "deviation" in name}
