@@ -11,7 +11,7 @@ from fedhca2.experiment.build import build_clients
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SiteConfig, SiteSums
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.fleet import FlowerFleet
+from fedhca2.federation.flower.fleet import FlowerEngine, FlowerFleet
 from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.guard import Guard
@@ -20,6 +20,7 @@ from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from fedhca2.run_folder.records import Watcher
+from fedhca2.run_folder.writer import RunFolder
 from tiny_encoder import TINY
 
 CPU = torch.device("cpu")
@@ -79,8 +80,13 @@ def flower_federation(experiment, folder, **terms):
     """A grid in this process, the sites behind it, and the fleet in front of it."""
     sites = {name: Site(config) for name, config in site_configs(experiment, folder).items()}
     grid = InProcessGrid({name: make_app(site) for name, site in sites.items()})
-    fleet = FlowerFleet(grid, experiment, NetworkSettings(**{"poll": 0.001, "deadline": 60, **terms}), "run1", folder)
-    return grid, sites, fleet
+    return grid, sites, fleet_of(grid, experiment, folder, **terms)
+
+
+def fleet_of(grid, experiment, folder, **terms):
+    """The sites behind a grid, in a folder without a run."""
+    settings = NetworkSettings(**{"poll": 0.001, "deadline": 60, **terms})
+    return FlowerFleet(FlowerEngine(grid, settings), experiment, "run1", RunFolder(folder, (), None, None), {})
 
 
 class PowerCutError(Exception):

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import httpx
 import torch
 from deployment import Deployment
-from federations import small_experiment
+from federations import fleet_of, small_experiment
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, STEERING, Letter, Node, obliging
@@ -26,7 +26,7 @@ from fedhca2.federation.flower import site_registry
 from fedhca2.federation.flower.deploy.superlink import OperatorInterceptor
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.records import salt, unsalt
-from fedhca2.federation.flower.wait import NetworkSettings, Wait
+from fedhca2.federation.flower.wait import Wait
 from fedhca2.federation.gate import plain
 from fedhca2.federation.guard import Guard
 from fedhca2.federation.moves import Reach
@@ -100,7 +100,7 @@ class Stage:
 
     def meet(self, send: Send) -> FlowerFleet:
         """A server that knows all three sites; `send` is the hostile site's introduction."""
-        fleet = FlowerFleet(self.grid, self.experiment, NetworkSettings(min_clients=2, retries=0), "run1", self.folder)
+        fleet = fleet_of(self.grid, self.experiment, self.folder, min_clients=2, retries=0)
         with self._answering(send):
             while len(fleet.registry.known) + len(fleet.registry.refused) < 3:
                 fleet.registry.meet(Wait(60))
@@ -215,7 +215,7 @@ def pose(stage: Stage) -> Outcome:
     """The holder of another key claims to be `home`; it is offline when the server looks, and back for its answer."""
     grid, experiment = stage.grid, stage.experiment
     with patch.object(site_registry, "NODES_EVERY", 3600.0), node(stage.deployment, OTHER) as thief:
-        fleet = FlowerFleet(grid, experiment, NetworkSettings(), "run1", stage.folder)
+        fleet = fleet_of(grid, experiment, stage.folder)
         fleet.registry.meet(Wait(60))
         message = thief.receive()
         thief.reply(message, obliging(experiment, HOSTILE)(message).content)
@@ -233,7 +233,7 @@ def pose(stage: Stage) -> Outcome:
 def guess(stage: Stage) -> Outcome:
     """Flower accepts an answer from anyone who knows the message's name: the hash of its content."""
     with node(stage.deployment, OTHER) as site:
-        FlowerFleet(stage.grid, stage.experiment, NetworkSettings(), "run1", stage.folder).registry.meet(Wait(60))
+        fleet_of(stage.grid, stage.experiment, stage.folder).registry.meet(Wait(60))
         message = site.receive()
         copy = Message(message.content, site.number, "query", ttl=message.metadata.ttl)
         copy.metadata.created_at = message.metadata.created_at

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,20 +20,11 @@ from fedhca2.aggregation import MappedRow
 from fedhca2.clients import BatchWatch
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
+from fedhca2.federation.flower import records
 from fedhca2.federation.flower.answers import Allowance, SiteAnswer
 from fedhca2.federation.flower.deploy.consent import Invitation
 from fedhca2.federation.flower.deploy.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.deploy.superlink import Registration
-from fedhca2.federation.flower.records import (
-    DTYPES,
-    MASKED,
-    STAGE,
-    Header,
-    decode_reply,
-    encode_orders,
-    pack,
-    refuse_errors,
-)
 from fedhca2.federation.flower.site_registry import Request, SiteRegistry
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError, Wait, by_reason
 from fedhca2.federation.gate import MAX_NAME, Refused, plain
@@ -87,32 +78,42 @@ class FlowerEngine:
     collect: Collect | None = None  # none: models and images stay at the sites, which outlast the run
     look: Look = tuple  # a simulation has no registrations
 
-    def open(self, experiment: Experiment, folder: RunFolder) -> "FlowerRun":
+    def open(self, experiment: Experiment, folder: RunFolder) -> "FlowerFleet":
         """Open the sites of a run under the name under which they keep their states; a new run gets a name."""
         check_spread(experiment)
         resumed = RunFiles(folder.path).begun
         note = read_note(folder.path) if resumed else {"run": token_hex(8), "engine": self.name}
         files = {FLOWER: {**note, "flower_run": self.grid.run.run_id}}
-        return FlowerRun(self, experiment, str(note["run"]), folder, files)
+        return FlowerFleet(self, experiment, str(note["run"]), folder, files)
 
 
 class FlowerFleet:
-    """Clients at sites. `absent` names clients that fail to answer in time, with the reason."""
+    """The clients of a run, at their sites. `absent` names those that fail to answer in time, with the reason."""
 
-    def __init__(self, grid: Grid, experiment: Experiment, terms: NetworkSettings, run: str, folder: Path) -> None:
-        self.experiment, self.terms, self.folder = experiment, terms, folder
+    device = "sites over Flower"
+    checkpoint_first = False  # sites keep their own noise keys
+    checkpoint_every = 1  # a site only has the reply of its last round, so the server must not fall behind
+    skipped: Mapping[str, list[str]] = {}
+
+    def __init__(
+        self, engine: FlowerEngine, experiment: Experiment, run: str, folder: RunFolder, files: Mapping[str, Any]
+    ) -> None:
+        self.experiment, self.terms, self.files = experiment, engine.terms, files
+        self._engine, self._folder = engine, folder
         self.invitation = Invitation.for_experiment(experiment, run)
-        self.registry = SiteRegistry(grid, experiment, terms, self.invitation)
-        self.quorum = terms.min_clients or len(experiment.specs)
+        self.registry = SiteRegistry(engine.grid, experiment, engine.terms, self.invitation)
+        if folder.checkpoint:
+            self.registry.claims |= {each["client"]: each["samples"] for each in RunFiles(folder.path).of("profile")}
+        self.profiles: Mapping[str, Profile] = self.registry.known
+        self.images = experiment.guard.images  # how many they may have: what they say is not believed
+        self.summer = self if experiment.secure_aggregation else None
+        self.stops_at_once = engine.collect is None  # sites that are not this command's outlast it
+        self.quorum = engine.terms.min_clients or len(experiment.specs)
         self.absent: Mapping[str, str] = {}
-        self._unanswered: dict[tuple[str, int], Request[Reply]] = {}  # by client and round
         self.keys: dict[str, tuple[str, str]] = {}  # sent with the clients' last replies, for a sum
+        self._unanswered: dict[tuple[str, int], Request[Reply]] = {}  # by client and round
         self._sum_bytes = {"up": Counter[str](), "down": Counter[str]()}  # of the last sum, by client
-
-    @property
-    def profiles(self) -> Mapping[str, Profile]:
-        """The clients that have introduced themselves, in the experiment's order."""
-        return self.registry.known
+        self._admissions: Admissions | None = None
 
     @property
     def expected(self) -> Mapping[str, Profile]:
@@ -120,17 +121,18 @@ class FlowerFleet:
         return self.registry.expected
 
     @property
-    def images(self) -> Mapping[str, int]:
-        """How many images clients may have: what they say is not believed."""
-        return self.experiment.guard.images
+    def shards(self) -> dict[str, Shard]:
+        """As many images as the sites report; only they know which ones."""
+        samples = {name: profile.samples for name, profile in self.profiles.items()}
+        return {spec.name: Shard(range(samples.get(spec.name, 0)), []) for spec in self.experiment.specs}
 
-    @property
-    def summer(self) -> "FlowerFleet | None":
-        """These clients, if they add up rows that nobody may see."""
-        return self if self.experiment.secure_aggregation else None
+    def baseline(self, experiment: Experiment, folder: RunFolder) -> "FlowerFleet":
+        """The same sites, which keep the states of the baseline under another name."""
+        return FlowerFleet(self._engine, experiment, f"{self.invitation.run}baseline", folder, {})
 
     def gather(self) -> None:
-        """Wait for as many clients as a round needs, and briefly for the others."""
+        """Wait for as many clients as a round needs, and briefly for the others; record registrations from now on."""
+        self._admissions = Admissions(self._engine.look, self._folder)
         wait = Wait(self.terms.deadline)
         while len(self.registry.known) < self.quorum:
             if wait.is_over or (not self.terms.await_refused and self.registry.all_have_answered):
@@ -140,11 +142,13 @@ class FlowerFleet:
         grace = Wait(GRACE_S)
         while not grace.is_over and self.registry.expects_introductions:
             self.registry.meet(grace)
+        if self.summer is None:
+            check_method(self.experiment.resolved_method, self.profiles, self.expected)
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Give every client its order, and collect the replies that arrive before the deadline."""
         headers = {client: {**self._invite(client), "wire": self.terms.wire} for client in orders}
-        contents = encode_orders(orders, self.terms.wire, headers)
+        contents = records.encode_orders(orders, self.terms.wire, headers)
         requests = {
             client: Request(contents[client], self._allowance(client, order), partial(self._read_reply, client))
             for client, order in orders.items()
@@ -160,6 +164,8 @@ class FlowerFleet:
         self.absent = {**self.registry.refused, **self.registry.missing(), **away}
         if len(replies) < needed:
             raise TooFewClientsError(self._too_few(len(replies), "have answered", wait))
+        if self._admissions:
+            self._admissions.write()
         return replies
 
     def warm_up(self) -> None:
@@ -167,7 +173,7 @@ class FlowerFleet:
 
     def traffic(self, order: Order, reply: Reply) -> tuple[int, int]:
         """The bytes up and down of an order, its reply, and the messages of secure aggregation."""
-        width = DTYPES[self.terms.wire].itemsize
+        width = records.DTYPES[self.terms.wire].itemsize
         received = [each.row for delivery in order.deliveries.values() for each in delivery.addends]
         up, down = (counts.pop(reply.client, 0) for counts in self._sum_bytes.values())
         up += reply.nbytes + sum(row.numel() * width - row.nbytes for row in reply.rows.values())
@@ -185,7 +191,19 @@ class FlowerFleet:
 
     def save(self, folder: Path) -> Mapping[str, str]:
         """List who has taken part; sites keep their clients' states themselves."""
-        return dict.fromkeys(self.registry.known, "at its site")
+        return dict.fromkeys(self.profiles, "at its site")
+
+    def finish(self) -> None:
+        """Copy the models here, with predictions of sample images, if the sites are on this machine."""
+        if self._engine.collect:
+            self._engine.collect(self.experiment, self.invitation.run, self._folder)
+
+    def close(self) -> None:
+        """Record the last registrations. Sites go on."""
+        if self._admissions:
+            with suppress(UserError, httpx.HTTPError):  # the SuperLink itself may have ended the run
+                self._admissions.write()
+        self._admissions = None
 
     def _ask(
         self,
@@ -200,9 +218,9 @@ class FlowerFleet:
         """One stage of secure aggregation."""
         out = {}
         for client, request in requests.items():
-            header = {**self._invite(client), STAGE: stage, "round": round, "request": request}
-            allowance = Allowance(values.get(client, 0), MASKED)
-            out[client] = Request(pack(header), allowance, partial(self._read_stage, client, read))
+            header = {**self._invite(client), records.STAGE: stage, "round": round, "request": request}
+            allowance = Allowance(values.get(client, 0), records.MASKED)
+            out[client] = Request(records.pack(header), allowance, partial(self._read_stage, client, read))
             self._sum_bytes["down"][client] += len(json.dumps(request))
         return self.registry.deliver(out, least, Wait(seconds), invite=False)  # a site that builds a client is late
 
@@ -213,83 +231,29 @@ class FlowerFleet:
 
     def _read_reply(self, client: str, answer: SiteAnswer) -> Reply | Refused:
         if self.experiment.secure_aggregation and answer.header.get("keys"):
-            keys = refuse_errors(read_keys)(answer)
+            keys = records.refuse_errors(read_keys)(answer)
             if isinstance(keys, Refused):
                 return keys
             self.keys[client] = keys
-        reply = decode_reply(answer.header, answer.rows, visible_profile(self.registry.known[client], self.experiment))
+        profile = visible_profile(self.profiles[client], self.experiment)
+        reply = records.decode_reply(answer.header, answer.rows, profile)
         if isinstance(reply, Refused) or not self.terms.spool:
             return reply
-        return spool(reply, self.folder, DTYPES[self.terms.wire])
+        return spool(reply, self._folder.path, records.DTYPES[self.terms.wire])
 
     def _read_stage(self, client: str, read: Callable[[SiteAnswer], T], answer: SiteAnswer) -> T | Refused:
         rows = 0 if answer.rows is None else answer.rows.nbytes
         self._sum_bytes["up"][client] += len(json.dumps(answer.header)) + rows
-        return refuse_errors(read)(answer)
+        return records.refuse_errors(read)(answer)
 
-    def _invite(self, client: str) -> Header:
+    def _invite(self, client: str) -> records.Header:
         return self.invitation.only_for(client).header()
 
     def _allowance(self, client: str, order: Order) -> Allowance:
         """What the reply to an order may hold: as many values as the requested parts have."""
-        layouts = visible_profile(self.registry.known[client], self.experiment).layouts
+        layouts = visible_profile(self.profiles[client], self.experiment).layouts
         values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
         return Allowance(values, self.terms.wire)
-
-
-class FlowerRun(FlowerFleet):
-    """The sites of one run, and its folder."""
-
-    device = "sites over Flower"
-    checkpoint_first = False  # sites keep their own noise keys
-    checkpoint_every = 1  # a site only has the reply of its last round, so the server must not fall behind
-    skipped: Mapping[str, list[str]] = {}
-
-    def __init__(
-        self, engine: FlowerEngine, experiment: Experiment, run: str, folder: RunFolder, files: Mapping[str, Any]
-    ) -> None:
-        super().__init__(engine.grid, experiment, engine.terms, run, folder.path)
-        self._engine, self._run_folder, self.files = engine, folder, files
-        self._admissions: Admissions | None = None
-        if folder.checkpoint:
-            self.registry.claims |= {each["client"]: each["samples"] for each in RunFiles(folder.path).of("profile")}
-        self.stops_at_once = engine.collect is None  # sites that are not this command's outlast it
-
-    def baseline(self, experiment: Experiment, folder: RunFolder) -> "FlowerRun":
-        """The same sites, which keep the states of the baseline under another name."""
-        return FlowerRun(self._engine, experiment, f"{self.invitation.run}baseline", folder, {})
-
-    @property
-    def shards(self) -> dict[str, Shard]:
-        """As many images as the sites report; only they know which ones."""
-        samples = {name: profile.samples for name, profile in self.profiles.items()}
-        return {spec.name: Shard(range(samples.get(spec.name, 0)), []) for spec in self.experiment.specs}
-
-    def gather(self) -> None:
-        """Wait for the sites, and record registrations from now on."""
-        self._admissions = Admissions(self._engine.look, self._run_folder)
-        super().gather()
-        if self.summer is None:
-            check_method(self.experiment.resolved_method, self.profiles, self.expected)
-
-    def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
-        """Collect the replies, and record registrations."""
-        replies = super().perform(orders, watch)
-        if self._admissions:
-            self._admissions.write()
-        return replies
-
-    def finish(self) -> None:
-        """Copy the models here, with predictions of sample images, if the sites are on this machine."""
-        if self._engine.collect:
-            self._engine.collect(self.experiment, self.invitation.run, self._run_folder)
-
-    def close(self) -> None:
-        """Record the last registrations. Sites go on."""
-        if self._admissions:
-            with suppress(UserError, httpx.HTTPError):  # the SuperLink itself may have ended the run
-                self._admissions.write()
-        self._admissions = None
 
 
 class Admissions:
@@ -301,27 +265,20 @@ class Admissions:
     def __init__(self, look: Look, folder: RunFolder) -> None:
         self._look, self._folder = look, folder
         before = RunFiles(folder.path)
-        self._written = {_mark(event) for kind in (REGISTERED, EVICTED) for event in before.of(kind)}
+        self._written = {
+            (kind, event["time"], event["node"]) for kind in (REGISTERED, EVICTED) for event in before.of(kind)
+        }
         self.write()
 
     def write(self) -> None:
         """Check for new registrations and evictions, and record them."""
-        for event in _events(self._look()):
-            if _mark(event) not in self._written:
-                self._written.add(_mark(event))
-                self._folder.events.log(**event)
-
-
-def _events(registrations: Iterable[Registration]) -> Iterator[dict[str, Any]]:
-    for one in registrations:
-        who = {"client": plain(one.name, MAX_NAME), "key": one.fingerprint, "node": str(one.node)}  # of 64 bits
-        yield {"event": REGISTERED, "time": one.registered, **who}
-        if one.evicted:
-            yield {"event": EVICTED, "time": one.evicted, **who}
-
-
-def _mark(event: dict[str, Any]) -> tuple[str, str, str]:
-    return event["event"], event["time"], event["node"]
+        for one in self._look():
+            who = {"client": plain(one.name, MAX_NAME), "key": one.fingerprint, "node": str(one.node)}  # of 64 bits
+            for kind, time in ((REGISTERED, one.registered), (EVICTED, one.evicted)):
+                mark = (kind, time, who["node"])
+                if mark not in self._written and (time or kind == REGISTERED):
+                    self._written.add(mark)
+                    self._folder.events.log(kind, time=time, **who)
 
 
 def spool(reply: Reply, folder: Path, dtype: torch.dtype) -> Reply:

@@ -8,6 +8,7 @@ only the node that it was sent to learns it.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -76,10 +77,10 @@ class SiteRegistry:
         self._node_of: dict[str, int] = {}
         self._online: dict[int, NodeInfo] = {}  # a restarted node has another `last_activated_at`
         self._looked = -NODES_EVERY
-        self._asked: dict[int, Transmission] = {}  # by node, the question who it is
+        self._asked = defaultdict[int, Transmission](Transmission)  # by node, the question who it is
         self._slowest = 0.0  # seconds until the slowest answer to it
         self._waiting: dict[str, _Sent] = {}
-        self._late: dict[int, set[str]] = {}  # by node, messages that nobody waits for and that it may still answer
+        self._late = defaultdict[int, set[str]](set)  # by node, messages that it may answer and nobody waits for
 
     @cached_property
     def expected(self) -> dict[str, Profile]:
@@ -130,8 +131,8 @@ class SiteRegistry:
                 if client in out:
                     self._take(client, out[client], answer)
             wait.tell({client: request.state for client, request in out.items() if request.answer is None})
-        for message in [message for message, sent in self._waiting.items() if sent.request and forget]:
-            self._forget(message)  # later answers are late
+        if forget:
+            self._forget(request=True)
         answers = {client: each.answer for client, each in requests.items() if each.answer is not None}
         return answers, {client: each.why for client, each in requests.items() if client not in answers}
 
@@ -147,8 +148,8 @@ class SiteRegistry:
             fault = "%s has not answered for %.0f s, and gets its order again: it may be lost"
             log.warning(fault, client, transmission.waited)
         else:
-            self._forget_all(number, request=True)
-        if self._ask(request.content, _Sent(number, client, True, request.allowance), "train"):
+            self._forget(number, request=True)
+        if self._push(request.content, number, "train", _Sent(number, client, True, request.allowance)):
             transmission.give(since)
             request.why = "no reply in time"
         else:
@@ -181,7 +182,7 @@ class SiteRegistry:
                 continue
             del self._waiting[message]
             if sent.request:
-                self._forget_all(sent.node, request=True)
+                self._forget(sent.node, request=True)
                 yield sent.name, answer
             else:
                 self._introduce(sent, answer)
@@ -208,40 +209,33 @@ class SiteRegistry:
         reasons = silent | dict(self.refused)
         return {name: reasons.get(name, "offline") for name in self._specs if name not in self.known}
 
-    def _ask(self, content: RecordDict, sent: _Sent, kind: str) -> bool:
-        """Send a message, and wait for its answer; False if Flower does not accept it."""
-        message = self._push(content, sent.node, kind)
-        if message:
-            self._waiting[message] = sent
-        return bool(message)
+    def _push(self, content: RecordDict, node: int, kind: str, sent: _Sent | None = None) -> bool:
+        """Send a message, and wait for its answer unless it needs none; False if Flower does not accept it.
 
-    def _push(self, content: RecordDict, node: int, kind: str) -> str:
-        """Send a message; returns its name, or nothing if Flower does not accept it."""
-        self._release(node)
+        With its next message, the proxy lets a node send as much again, so its late answers are released now.
+        """
+        self._late[node] = {message for message in self._late[node] if not self._answers.forget(message)}
         secret = token_hex(16)  # a message's name is the hash of its content
         month_s = 30 * 86400.0  # Flower's messages need an end; ours end when they are released
         try:
             names = [*self.grid.push_messages([Message(content, node, kind, ttl=month_s, group_id=secret)])]
         except ObjectPushError:  # it took too long, or the clock jumped
-            return ""
-        return names[0] or "" if names else ""
+            return False
+        if not any(names):
+            return False
+        if sent:
+            self._waiting[names[0]] = sent
+        else:
+            self._late[node].add(names[0])
+        return True
 
-    def _forget(self, message: str) -> None:
-        node = self._waiting.pop(message).node
-        if not self._answers.forget(message):
-            self._late.setdefault(node, set()).add(message)
-
-    def _release(self, node: int) -> None:
-        """Release late answers of a node: with its next message, the proxy lets it send as much again."""
-        late = self._late.pop(node, set())
-        if left := {message for message in late if not self._answers.forget(message)}:
-            self._late[node] = left
-
-    def _forget_all(self, node: int, *, request: bool) -> None:
-        """Stop waiting for a node's answer to its request, or to the question who it is."""
+    def _forget(self, node: int | None = None, *, request: bool) -> None:
+        """Stop waiting for a node's answer, or any, to a request or to the question who it is."""
         for message, sent in list(self._waiting.items()):
-            if (sent.node, sent.request) == (node, request):
-                self._forget(message)
+            if sent.request == request and node in (None, sent.node):
+                del self._waiting[message]
+                if not self._answers.forget(message):
+                    self._late[sent.node].add(message)
 
     def look(self, *, now: bool = False, invite: bool = True) -> None:
         """Check which nodes are online, from time to time or `now`, and ask those that have not said who they are."""
@@ -251,7 +245,7 @@ class SiteRegistry:
         self._online = {node.node_id: node for node in self.grid.get_nodes()}
         lost_after = LOST_AFTER + TIMES_AS_LONG * min(self._slowest, 600.0)  # one slow site counts for ten minutes
         for number, node in self._online.items():
-            if invite and self._asked.setdefault(number, Transmission()).is_due(node.last_activated_at, lost_after):
+            if invite and self._asked[number].is_due(node.last_activated_at, lost_after):
                 self._invite(number, node.name, node.last_activated_at)
 
     def _invite(self, number: int, name: str, since: str) -> None:
@@ -261,7 +255,7 @@ class SiteRegistry:
             again = "node %d (%s) has not introduced itself for %.0f s, and is asked again"
             log.warning(again, number, plain(name, MAX_NAME), asked.waited)
         else:  # a returning node introduces itself again, and may have other settings
-            self._forget_all(number, request=False)
+            self._forget(number, request=False)
         if self.terms.named and name not in self._specs:
             fault = Refused(f"key: expected that of a client of the experiment, got {shown(name)}")
             asked.give(since)
@@ -269,7 +263,7 @@ class SiteRegistry:
             self._refuse(number, plain(name, MAX_NAME), fault)
             return
         header = self.invitation.only_for(name).header() if self.terms.named else {}  # without keys: first, who it is
-        if self._ask(pack(header), _Sent(number, name, False, Allowance()), "query"):
+        if self._push(pack(header), number, "query", _Sent(number, name, False, Allowance())):
             asked.give(since)
 
     def _introduce(self, sent: _Sent, answer: SiteAnswer | Refused | Gone) -> None:
@@ -280,9 +274,10 @@ class SiteRegistry:
         if isinstance(answer, SiteAnswer) and not self.terms.named and [*answer.header] == ["client"]:
             claimed = answer.header["client"]
             if isinstance(claimed, str) and claimed in self._specs:  # otherwise `_profile` refuses it
-                self._ask(pack(self.invitation.only_for(claimed).header()), replace(sent, name=claimed), "query")
+                header = self.invitation.only_for(claimed).header()
+                self._push(pack(header), sent.node, "query", replace(sent, name=claimed))
                 return
-        self._forget_all(sent.node, request=False)
+        self._forget(sent.node, request=False)
         self._slowest = max(self._slowest, self._asked[sent.node].waited)
         self._asked[sent.node].close()
         profile = answer if isinstance(answer, Refused) else self._profile(sent, answer)
@@ -322,5 +317,4 @@ class SiteRegistry:
     def _refuse(self, node: int, name: str, fault: Refused) -> None:
         log.warning("node %d (%s) is refused: %s", node, name, fault.why)
         self._refused[node] = (name, fault.why)
-        if notice := self._push(pack({"refused": fault.why}), node, "query"):
-            self._late.setdefault(node, set()).add(notice)
+        self._push(pack({"refused": fault.why}), node, "query")
