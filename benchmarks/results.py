@@ -4,7 +4,7 @@
     python benchmarks/results.py add RUNS…       records the finished runs below these folders in benchmarks/results/
     python benchmarks/results.py page            makes the tables and figures of these pages from the records
 
-A run belongs to the embedded experiment that its config names, and replaces the record of an earlier run with its
+A run belongs to the built-in experiment that its config names, and replaces the record of an earlier run with its
 experiment, settings and seed. A run is compared with the record of Local that has its settings and seed. What stands
 between `<!-- results: BLOCK … -->` and `<!-- end -->` is replaced; figures go to the folder images/ of their page.
 Blocks name experiments as NAME or, with other settings, as NAME,KEY=VALUE.

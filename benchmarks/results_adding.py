@@ -7,7 +7,7 @@ from pathlib import Path
 from results_records import Record, read_file, write_file
 from results_runs import changed, megabytes_and_seconds, portable
 
-from fedhca2.configs import embedded_names
+from fedhca2.configs import built_in_names
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS
@@ -37,7 +37,7 @@ def add_runs(folders, into):
 
 
 def runs_below(folders, refusals):
-    """The finished runs of embedded experiments, by experiment; the others get a line in `refusals`."""
+    """The finished runs of built-in experiments, by experiment; the others get a line in `refusals`."""
     found = {}
     for folder in folders:
         runs = [RunFiles(config.parent) for config in sorted(Path(folder).rglob(CONFIG))]
@@ -52,19 +52,19 @@ def runs_below(folders, refusals):
 
 
 def experiment_of(run):
-    """The embedded experiment of a finished run; raises UserError."""
+    """The built-in experiment of a finished run; raises UserError."""
     if not run.finished:
         raise UserError("", "expected a finished run, got one without a result")
     name = run.config["name"]
-    if name not in embedded_names():
-        raise UserError("", f"expected a run of an embedded experiment, got {name!r}")
+    if name not in built_in_names():
+        raise UserError("", f"expected a run of a built-in experiment, got {name!r}")
     if run.method not in METHODS:
         raise UserError("", f"expected a run of a method in the catalogue, got {run.method!r}")
     return name
 
 
 def base_of(experiment):
-    """The settings of an embedded experiment that hold for all methods."""
+    """The settings of a built-in experiment that hold for all methods."""
     settings = portable(Experiment.load(experiment).to_dict())
     return {key: value for key, value in settings.items() if key != "method"}
 

@@ -1,8 +1,8 @@
 """The records of finished runs, from which docs/results.md is made: benchmarks/results/EXPERIMENT.jsonl
 
-The first line of a file has the settings of the embedded experiment when the file was begun. Every other line is a run:
+The first line of a file has the settings of the built-in experiment when the file was begun. Every other line is a run:
 its method with all settings, what else it `changes` in the settings of the first line, its scores by task, metric and
-client, and its cost. So a record keeps its meaning when an embedded experiment or a method's defaults change later.
+client, and its cost. So a record keeps its meaning when a built-in experiment or a method's defaults change later.
 """
 
 import json
@@ -69,7 +69,7 @@ class Record:
 
     @cached_property
     def changes(self):
-        """What the run changes in today's embedded experiment with today's defaults of its method."""
+        """What the run changes in today's built-in experiment with today's defaults of its method."""
         return changes_in(self.settings)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The runs behind docs/results.md: what each changes in its embedded experiment, and which of them a block asks for."""
+"""The runs behind docs/results.md: what each changes in its built-in experiment, and which of them a block asks for."""
 
 import re
 from functools import cache
@@ -19,7 +19,7 @@ NOTHING = re.compile("(?!)")
 
 
 class Runs:
-    """Finished runs, by the embedded experiment that they belong to."""
+    """Finished runs, by the built-in experiment that they belong to."""
 
     def __init__(self, records):
         self.records, self.used = {}, set()
@@ -54,13 +54,13 @@ class Runs:
 
 
 def changes_in(settings):
-    """What settings change in their embedded experiment with the defaults of their method; raises UserError."""
-    return changed(portable(embedded(settings["name"], settings["method"]["name"])), portable(settings))
+    """What settings change in their built-in experiment with the defaults of their method; raises UserError."""
+    return changed(portable(built_in(settings["name"], settings["method"]["name"])), portable(settings))
 
 
 @cache
-def embedded(name, method):
-    """All settings of an embedded experiment with one of the catalogue's methods."""
+def built_in(name, method):
+    """All settings of a built-in experiment with one of the catalogue's methods."""
     experiment = Experiment.load(name)
     return (experiment if method == experiment.method_name else experiment.with_method(method)).to_dict()
 

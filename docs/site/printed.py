@@ -7,12 +7,14 @@ page: fenced blocks whose first line names a file, such as `# my.yaml`. `python 
 `<!-- commands -->` and `<!-- methods -->` begin blocks that describe every command and every method.
 """
 
+import inspect
 import re
 import runpy
 import shlex
 from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_type_hints
 
 import typer
 from click import Group
@@ -60,23 +62,32 @@ def described(group, above=""):
             yield from described(command, path)
         elif not command.hidden:
             yield f"{'###' if above else '##'} `fedhca2 {path}`\n\n{plain(command.help)}\n\n"
-            rows = [row(each) for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
+            declared = get_type_hints(inspect.unwrap(command.callback), include_extras=True)
+            shown = [
+                each for each in command.params if not (each.name == "traceback" or getattr(each, "hidden", False))
+            ]
+            rows = [row(each, declared) for each in shown]
             yield "| | meaning | default |\n| --- | --- | --- |\n" + "".join(rows) + "\n" if rows else ""
 
 
-def row(parameter):
-    """One argument or option."""
+def row(parameter, declared):
+    """One argument or option; `declared` are the type hints of its command, which Typer's help is made from."""
+    option = parameter.param_type_name == "option"
+    flag = getattr(parameter, "is_flag", False)
     with typer.Context(typer.main.get_command(app)) as context:
-        shown = parameter.make_metavar(context)
+        values = parameter.make_metavar(context) if option else parameter.human_readable_name
         default = parameter.get_default(context)
-    if parameter.param_type_name == "argument":
-        name, default = shown.strip("[]"), None if parameter.required else default
+    hints = getattr(declared.get(parameter.name), "__metadata__", (parameter,))
+    name = ", ".join([*parameter.opts, *parameter.secondary_opts]) if option else values
+    if option and not flag:
+        name += f" {values}"
+    if isinstance(hints[0].show_default, str):
+        default = hints[0].show_default
+    elif parameter.required:
+        default = "required"
     else:
-        flag = getattr(parameter, "is_flag", False)
-        name = ", ".join([*parameter.opts, *parameter.secondary_opts]) + ("" if flag else f" {shown}")
-        default = None if flag else default
-    default = "required" if parameter.required else "" if default in (None, (), "", []) else f"`{default}`"
-    meaning = plain(getattr(parameter, "help", "") or "").replace("|", r"\|")
+        default = "" if flag or default in (None, (), "", []) else f"`{default}`"
+    meaning = plain(hints[0].help or "").replace("|", r"\|")
     return f"| `{name.replace('|', ' or ')}` | {meaning} | {default} |\n"
 
 

@@ -94,7 +94,7 @@ def test_the_pull_is_the_term_of_fedprox(tmp_path):
 def test_a_loop_without_the_pull_takes_no_part(tmp_path, caplog):
     grid, _ = make_grid(tmp_path, train=lambda model, client, round, pull: fit(model, client, round))
     Federated("fedprox", min_clients=3).start(grid, num_rounds=1)
-    assert "fedprox adds a term to the loss: expected pull()" in caplog.text
+    assert "fit: expected `loss + round.pull()`" in caplog.text
 
 
 @pytest.mark.parametrize("stop", [1, 2])

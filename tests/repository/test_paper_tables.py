@@ -7,14 +7,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedhca2.configs import embedded_experiments
+from fedhca2.configs import built_in_experiments
 from fedhca2.experiment import Experiment
 from fedhca2.reports.comparison import DELTA_M, gather
 from fedhca2.reports.layouts import to_markdown
 from fedhca2.tasks import TASKS, LabelSpace
 
 SCALES = {"Table 4": "nyud, single-task", "Supplementary table 2": "pascal, single-task"}  # the columns that runs share
-TABLES = sorted({place for one in embedded_experiments() for place in one.belongs_to if "able" in place})
+TABLES = sorted({place for one in built_in_experiments() for place in one.belongs_to if "able" in place})
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Scored:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_a_table_has_a_row_for_each_of_its_experiments(table):
-    runs = [Scored.of(one.name) for one in embedded_experiments() if table in one.belongs_to]
+    runs = [Scored.of(one.name) for one in built_in_experiments() if table in one.belongs_to]
     made = gather(runs)
     assert len(made.entries) == len(runs)
     assert not [label for label in made.entries if "{" in label or "[" in label]
@@ -74,6 +74,6 @@ def test_a_table_has_a_row_for_each_of_its_experiments(table):
 
 @pytest.mark.parametrize(("table", "group"), SCALES.items())
 def test_with_and_without_the_multi_task_client_single_task_clients_are_compared(table, group):
-    made = gather([Scored.of(one.name) for one in embedded_experiments() if table in one.belongs_to])
+    made = gather([Scored.of(one.name) for one in built_in_experiments() if table in one.belongs_to])
     assert {column.group for column in made.columns if not column.is_gain} == {group}
     assert made.left_out

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from fedhca2.cli import app
-from fedhca2.configs import embedded_experiments
+from fedhca2.configs import built_in_experiments
 from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "paper-to-code.md").read_text("utf-8")
 QUOTED = re.compile(r"`([^`]+)`")
 NAMES = [" ".join(name.split()) for name in QUOTED.findall(PAGE)]
-PLACES = {listing.name: set(listing.belongs_to) for listing in embedded_experiments()}
+PLACES = {listing.name: set(listing.belongs_to) for listing in built_in_experiments()}
 PAPERS = {name for name in PLACES if name.startswith(("fedhca2/", "matfl/"))}
 PAPER = {"P": "", "S": "Supplementary ", "M": "MaT-FL "}
 PRINTED = json.loads((ROOT / "tests" / "golden" / "data" / "delta_m.json").read_text("utf-8"))  # rows with a Δm

@@ -85,7 +85,7 @@ def test_a_run_that_is_not_finished_is_refused_by_name(add, finished_run, read, 
 def test_a_run_of_another_experiment_is_refused_by_name(add, finished_run, capsys):
     finished_run("own", 1, "name=mine")
     assert not add()
-    assert capsys.readouterr().err.endswith("/own: expected a run of an embedded experiment, got 'mine'\n")
+    assert capsys.readouterr().err.endswith("/own: expected a run of a built-in experiment, got 'mine'\n")
 
 
 def test_a_run_without_a_clients_scores_is_refused_by_name(add, finished_run, capsys):

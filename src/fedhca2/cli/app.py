@@ -20,7 +20,7 @@ from rich.console import Console
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import ArgumentInfo
 
-from fedhca2.configs import embedded_names, method_names, setting_keys
+from fedhca2.configs import built_in_names, method_names, setting_keys
 from fedhca2.errors import UserError
 from fedhca2.run_folder.folder import CONFIG, MODELS
 from fedhca2.version import __version__
@@ -44,11 +44,11 @@ class InPanels(TyperGroup):
 
 
 class Described(TyperCommand):
-    """A command with --traceback, whose help describes its arguments, which Typer 0.20 forgets with Click 8.5."""
+    """A command with --traceback. Its help describes its arguments, which Typer 0.20 forgets with Click 8.5."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        help = "Print Python's traceback of an error before its line; for errors in your own code."
+        help = "Print Python's traceback before the error line, to debug your own code."
         option = TyperOption(
             param_decls=["--traceback"], is_flag=True, default=False, expose_value=False, callback=_remember, help=help
         )
@@ -203,8 +203,8 @@ def _options(
 
 
 def complete_experiments(incomplete: str) -> Iterator[str]:
-    """Embedded experiments, and YAML files."""
-    yield from (name for name in embedded_names() if name.startswith(incomplete))
+    """Built-in experiments, and YAML files."""
+    yield from (name for name in built_in_names() if name.startswith(incomplete))
     for path in _entries(incomplete):
         if path.is_dir() and incomplete:
             yield f"{path}/"
@@ -235,7 +235,7 @@ def complete_methods(incomplete: str) -> Iterator[str]:
 
 
 def complete_trackers(incomplete: str) -> Iterator[str]:
-    """Built-in trackers; a place follows."""
+    """Built-in trackers; a target follows."""
     return (f"{name}=" for name in ("tensorboard", "mlflow", "wandb") if name.startswith(incomplete))
 
 
@@ -260,6 +260,7 @@ AllowCode = Annotated[
     typer.Option(
         metavar="FILE_OR_MODULE",
         help="Trust code that the run's folder names and that has not run on this machine; repeatable.",
+        show_default="none",
     ),
 ]
 ExperimentName = Annotated[
@@ -276,6 +277,7 @@ Overrides = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override a setting; repeatable. Example: --set rounds=5",
+        show_default="none",
         autocompletion=complete_settings,
     ),
 ]

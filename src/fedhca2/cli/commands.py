@@ -28,6 +28,7 @@ Track = Annotated[
         metavar="NAME=TARGET",
         help="Log metrics to a tracker; repeatable: tensorboard=DIR, mlflow=DIR or URL, wandb=PROJECT, "
         "FILE.py:CLASS=TARGET.",
+        show_default="none",
         autocompletion=complete_trackers,
     ),
 ]
@@ -41,7 +42,7 @@ Jobs = Annotated[
 Mps = Annotated[bool, typer.Option("--mps", help="Let parallel runs share a GPU with NVIDIA's MPS, if installed.")]
 Trivial = Annotated[
     bool,
-    typer.Option("--trivial", help="Also list the score of one answer for all images: the largest class, or the mean."),
+    typer.Option("--trivial", help="Also list the score of a constant answer: the largest class, or the mean."),
 ]
 
 
@@ -116,9 +117,9 @@ def runs(
 @command(app, "data", panel="Run")
 def new(
     folder: Annotated[Path, typer.Argument(help="New folder to write to.")],
-    table: Annotated[bool, typer.Option("--table", help="With rows of measurements instead of images.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Use rows of measurements instead of images.")] = False,
 ) -> None:
-    """Write a small project of your own to begin with: data, experiment and README."""
+    """Create a small project to start from: data, experiment and README."""
 
 
 @command(app, "compare", panel="Compare")
@@ -133,7 +134,7 @@ def compare(
             autocompletion=complete_methods,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds per method, from that of the experiment on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per method, counted up from the experiment's seed.")] = 1,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for all runs.", show_default="runs/compare-NAME")
     ] = None,
@@ -161,6 +162,7 @@ def sweep(
         list[str] | None,
         typer.Option(
             help="Comma-separated further methods, each a curve; a method without the setting is a horizontal line.",
+            show_default="none",
             autocompletion=complete_methods,
         ),
     ] = None,
@@ -217,7 +219,9 @@ def evaluate(
     split: Annotated[
         Literal["val", "train"], typer.Option(help="Images to score: validation or training images.")
     ] = "val",
-    thresholds: Annotated[int, typer.Option(min=1, max=254, help="Thresholds for edges; the papers use 99.")] = 99,
+    thresholds: Annotated[
+        int, typer.Option(min=1, max=254, help="Number of thresholds for edge scores; the papers use 99.")
+    ] = 99,
     client: Annotated[
         str | None, typer.Option(help="Client to evaluate.", show_default="all", autocompletion=complete_clients)
     ] = None,
@@ -270,7 +274,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path("exported"),
     size: Annotated[
         tuple[int, int] | None,
-        typer.Option(help="Height and width of the input.", show_default="those of training"),
+        typer.Option(metavar="HEIGHT WIDTH", help="Size of the input in pixels.", show_default="as in training"),
     ] = None,
     allow_code: AllowCode = None,
 ) -> None:
@@ -301,7 +305,9 @@ def methods(
 
 
 @app.command(cls=Described, rich_help_panel="Inspect")
-def completion(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Name of the shell.")]) -> None:
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Shell: bash, zsh or fish.")],
+) -> None:
     """Print a shell completion script."""
     script = get_completion_script(prog_name="fedhca2", complete_var="_FEDHCA2_COMPLETE", shell=shell)
     if shell == "bash":  # lets a value follow a key such as `rounds=` without a space

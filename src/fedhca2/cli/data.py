@@ -1,4 +1,4 @@
-"""`fedhca2 data` and `fedhca2 new`: write, check and view data sets, and write a project to begin with."""
+"""`fedhca2 data` and `fedhca2 new`: render, check and view data sets, and create a project to start from."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedhca2.cli.app import open_console
 from fedhca2.cli.groups import LayoutName
 from fedhca2.config import suggest
-from fedhca2.configs import embedded_file
+from fedhca2.configs import built_in_file
 from fedhca2.data import DataConfig, Dataset, Split
 from fedhca2.data.check import ARCHIVES, check_data, contact_sheet, kind_of
 from fedhca2.data.check import check as check_archive
@@ -27,7 +27,7 @@ from fedhca2.words import counted
 
 
 def new(folder: Path, table: bool) -> None:
-    """Write a small project of your own to begin with: data, experiment and README."""
+    """Create a small project to start from: data, experiment and README."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(folder, "expected a new or empty folder, got one with files in it")
     templates = files("fedhca2") / "cli" / "templates"
@@ -51,7 +51,7 @@ def scenes(layout: LayoutName, root: Path, count: int, val: int | None, size: st
 
 
 def check(root: Path, layout: LayoutName | None) -> None:
-    """Read every image and label, and report the contents and any faults; the exit code is 1 if there are faults."""
+    """Read every image and label, and report the contents and any problems; the exit code is 1 if there are some."""
     console = open_console(soft_wrap=True)
     experiment = Experiment.load(root) if _is_experiment(root) else None
     with _bar(console, "reading") as progress:
@@ -64,9 +64,9 @@ def check(root: Path, layout: LayoutName | None) -> None:
         console.print(line, highlight=False, markup=False)
     good = all(report.ok for report in reports)
     if good and experiment is not None:
-        blank = experiment.blank  # of a model's initial weights, which are no data
-        assign_shards(blank, open_data(blank))  # raises UserError if the images cannot be divided
-    console.print("no faults found" if good else "faults found", style="green" if good else "red")
+        blank = experiment.blank  # needs no initial weights
+        assign_shards(blank, open_data(blank))  # raises UserError if there are too few images
+    console.print("No problems found" if good else "Problems found", style="green" if good else "red")
     if not good:
         raise typer.Exit(1)
 
@@ -84,7 +84,7 @@ def info(root: Path, layout: LayoutName | None, count: int, split: Split, out: P
         save_picture(sheet, pictures[each])
     for each, samples in opened.items():
         labels = ", ".join(samples.labels)
-        console.print(f"{each}: {counted(len(samples), 'image')} to {split}, with {labels}", highlight=False)
+        console.print(f"{each}: {counted(len(samples), 'image')} in {split}, with labels for {labels}", highlight=False)
         console.print(f"picture: {pictures[each]}", highlight=False)
 
 
@@ -102,7 +102,7 @@ def _open(
 
 
 def _is_experiment(root: Path) -> bool:
-    return root.suffix in (".yaml", ".yml") or (not root.exists() and embedded_file(str(root)) is not None)
+    return root.suffix in (".yaml", ".yml") or (not root.exists() and built_in_file(str(root)) is not None)
 
 
 def _choose(data: Mapping[str, DataConfig], name: str | None) -> Mapping[str, DataConfig]:

@@ -43,7 +43,7 @@ from fedhca2.run_folder.reader import RunFiles
 def keys(folder: Path, sites: str, hosts: str, days: int) -> None:
     """Create a test CA, the SuperLink's certificate, and keys for every site."""
     make_keys(folder, _split(sites), _split(hosts), days)
-    typer.echo(f"{folder}/: keep ca.key elsewhere; take only sites/NAME to each site")
+    typer.echo(f"Wrote {folder}/. Move ca.key off this machine. Copy only sites/NAME to each site.")
 
 
 def _split(text: str) -> list[str]:
@@ -59,10 +59,10 @@ def register(names: list[str], superlink: str, keys: Path) -> None:
 
 
 def evict(names: list[str], superlink: str, keys: Path) -> None:
-    """Make the SuperLink exclude sites."""
+    """Remove sites from the SuperLink."""
     link = SuperLink(superlink, keys)
     for name in names:
-        typer.echo(f"{name}: no longer node {', '.join(map(str, link.evict(name)))}")
+        typer.echo(f"{name}: evicted (node {', '.join(map(str, link.evict(name)))})")
 
 
 def link(keys: Path, listen: str, superlink: str, database: Path | None, quota: int | None) -> None:

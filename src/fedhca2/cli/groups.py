@@ -30,7 +30,13 @@ def show(
     ] = None,
     overrides: Overrides = None,
     words: Annotated[
-        list[str] | None, typer.Option("--find", metavar="WORD", help="Show only settings that mention this word.")
+        list[str] | None,
+        typer.Option(
+            "--find",
+            metavar="WORD",
+            help="Show only settings that mention this word; repeatable.",
+            show_default="all settings",
+        ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", hidden=True)] = False,
     as_json: Json = False,
@@ -50,8 +56,8 @@ Layout = Annotated[LayoutName | None, typer.Option(help="Layout of the folder.",
 
 @command(data, "data")
 def scenes(
+    root: Annotated[Path, typer.Argument(help="New or empty folder to write to.")],
     layout: Annotated[LayoutName, typer.Option(help="Outdoor scenes as PASCAL-Context, or indoor ones as NYUD-v2.")],
-    root: Annotated[Path, typer.Option(help="New or empty folder to write to.")],
     count: Annotated[int, typer.Option(min=1, help="Training images.")] = 100,
     val: Annotated[
         int | None, typer.Option(min=1, help="Validation images.", show_default="a quarter of --count")
@@ -78,8 +84,8 @@ def info(
         typer.Option(
             "--out",
             "-o",
-            help="Picture to write; with several data sets, each name is added to this one.",
-            show_default="name of ROOT, with .png",
+            help="PNG file to write; with several data sets, the name of each is added.",
+            show_default="ROOT's name with .png",
         ),
     ] = None,
     name: Annotated[
@@ -175,7 +181,7 @@ def serve(
     ] = None,
     retries: Annotated[int, typer.Option(help="Retries per failed client and round.")] = 2,
     wire: Annotated[
-        Literal["float32", "bfloat16"], typer.Option(help="Type of numbers on the wire; bfloat16 halves the bytes.")
+        Literal["float32", "bfloat16"], typer.Option(help="Number type in messages; bfloat16 halves the bytes.")
     ] = "float32",
     spool: Annotated[
         bool, typer.Option("--spool", help="Keep replies in files, which saves memory with many clients.")

@@ -15,7 +15,7 @@ from fedhca2.cli.app import open_console, print_json
 from fedhca2.clients.privacy import MIN_NOISE, audited_epsilon, noise_for, updates_for
 from fedhca2.clients.privacy import epsilon as epsilon_of
 from fedhca2.config import Config
-from fedhca2.configs import Setting, allowed_values, embedded_experiments, format_value, list_settings
+from fedhca2.configs import Setting, allowed_values, built_in_experiments, format_value, list_settings
 from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.schema import experiment_schema
@@ -32,7 +32,7 @@ def experiments(words: list[str] | None, as_json: bool) -> None:
     table.add_column("title")
     table.add_column("belongs to")
     shown = []
-    for listing in embedded_experiments():
+    for listing in built_in_experiments():
         belongs = ", ".join(listing.belongs_to)
         text = f"{listing.name} {listing.title} {belongs}".lower()
         if all(word.lower() in text for word in words or ()):

@@ -1,4 +1,4 @@
-"""The embedded experiments, and the settings that their schema describes. It imports nothing slow."""
+"""The built-in experiments, and the settings that their schema describes. It imports nothing slow."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,14 +17,14 @@ PRESETS = "presets/"  # parts of experiments, to extend
 
 @dataclass(frozen=True)
 class Listing:
-    """An embedded experiment: its name for `fedhca2 run`, its title, and the tables and figures it belongs to."""
+    """A built-in experiment: its name for `fedhca2 run`, its title, and the tables and figures it belongs to."""
 
     name: str
     title: str
     belongs_to: tuple[str, ...]
 
 
-def embedded_experiments() -> list[Listing]:
+def built_in_experiments() -> list[Listing]:
     """List the experiments that come with the package."""
     listings = []
     for name, file in sorted(_files().items()):
@@ -33,13 +33,13 @@ def embedded_experiments() -> list[Listing]:
     return listings
 
 
-def embedded_names() -> list[str]:
+def built_in_names() -> list[str]:
     """The names of the experiments that come with the package."""
     return sorted(_files())
 
 
-def embedded_file(name: str) -> Traversable | None:
-    """Return the file of an embedded experiment, or None if no experiment has this name."""
+def built_in_file(name: str) -> Traversable | None:
+    """Return the file of a built-in experiment, or None if no experiment has this name."""
     return _files().get(name)
 
 

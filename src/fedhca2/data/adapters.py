@@ -57,7 +57,7 @@ class HuggingFace(MapStyle):
         try:
             import datasets
         except ImportError:
-            raise ImportError("needs another package: pip install 'fedhca2[huggingface]'") from None
+            raise ImportError("`datasets` is not installed; run: pip install 'fedhca2[huggingface]'") from None
         chosen = datasets.load_from_disk(str(root))[train if split == "train" else val]
         chosen = chosen.select_columns(list(dict.fromkeys(columns.values())))
         for name, feature in chosen.features.items():

@@ -22,7 +22,7 @@ def _molecule(smiles: str) -> Any:
     try:
         from rdkit import Chem
     except ImportError:
-        raise ImportError("needs another package: pip install 'fedhca2[molecules]'") from None
+        raise ImportError("RDKit is not installed; run: pip install 'fedhca2[molecules]'") from None
     with Chem.rdBase.BlockLogs():
         molecule = Chem.MolFromSmiles(smiles) if isinstance(smiles, str) else None
     if molecule is None or not molecule.GetNumAtoms():
@@ -98,7 +98,9 @@ def _packaged() -> Path:
     """The folder of MoleculeACE's files; its code is not imported, since that needs many other packages."""
     found = find_spec("MoleculeACE")
     if found is None or not found.submodule_search_locations:
-        raise ImportError("needs MoleculeACE's files: pip install --no-deps MoleculeACE, or a `folder` with others")
+        raise ImportError(
+            "MoleculeACE is not installed; run: pip install --no-deps MoleculeACE, or set `folder` to other files"
+        )
     return Path(next(iter(found.submodule_search_locations))) / "Data" / "benchmark_data"
 
 

@@ -27,7 +27,9 @@ def even_split(count: int, shares: int, rng: np.random.RandomState) -> list[list
     [[2, 0, 1], [3, 4]]
     """
     if shares > count:
-        raise ValueError(f"{count} images cannot be split over {shares} clients")
+        raise ValueError(
+            f"expected at least one image per client, got {count} images for {shares} clients; use fewer clients"
+        )
     return [part.tolist() for part in np.array_split(rng.permutation(count), shares)]
 
 

@@ -204,7 +204,7 @@ def _to_onnx(trained: Trained, own: Size) -> bytes:
     try:
         import onnxscript  # noqa: F401
     except ImportError:
-        raise UserError("--format onnx", "expected more packages: pip install 'fedhca2[export]'") from None
+        raise UserError("--format onnx", "onnxscript is not installed; run: pip install 'fedhca2[export]'") from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter warns about itself
         program = torch.onnx.export(

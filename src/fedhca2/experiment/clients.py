@@ -112,7 +112,7 @@ class ClientEntry(Config):
     @model_validator(mode="after")
     def _tasks_or_split(self) -> "ClientEntry":
         if (self.tasks is None) == (self.split is None):
-            raise ValueError("a client should have either 'tasks' or 'split'")
+            raise ValueError("expected either 'tasks' or 'split', got both or neither")
         names = self.tasks or self.split or ()
         if len(set(names)) < len(names):
             raise ValueError(f"expected each task once, got {', '.join(names)}")

@@ -49,7 +49,7 @@ def experiment_schema() -> Schema:
         "data": _by_name(_by_kind({kind: names[model] for kind, model in KINDS.items()}, own=True)),
     }
     properties = root["properties"] | {key: _described(root["properties"][key]) | new for key, new in changed.items()}
-    properties["extends"] = {"type": "string", "description": "another file, or an embedded experiment, to change"}
+    properties["extends"] = {"type": "string", "description": "the file or built-in experiment that this one changes"}
     known: Schema = {key: {} for model in KINDS.values() for key in model.model_fields}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",  # the dialect that all editors know

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhca2.config import Config, suggest
-from fedhca2.configs import embedded_file, embedded_names, preset_file
+from fedhca2.configs import built_in_file, built_in_names, preset_file
 from fedhca2.errors import Fault, UserError
 from fedhca2.strict_yaml import YamlError, parse_yaml, read_yaml
 
@@ -23,19 +23,17 @@ class ConfigFile:
 
     name: str
     values: dict[str, Any]
-    folder: Path | None  # None: it is an embedded one
+    folder: Path | None  # None: a built-in experiment
 
 
 def read_files(source: str | Path) -> list[ConfigFile]:
-    """Read a YAML file or an embedded config, and then those that it extends; raises UserError if one is no config."""
+    """Read a YAML file or a built-in experiment, and what it extends; raises UserError if a file is wrong."""
     name = str(source)
     is_own = Path(source).suffix in SUFFIXES
-    file: Traversable | None = Path(source) if is_own else embedded_file(name)
+    file: Traversable | None = Path(source) if is_own else built_in_file(name)
     if file is None:
-        hint = suggest(name, embedded_names()).partition("(")[0]  # the whole list is too long for a line
-        raise UserError(
-            name, f"expected a .yaml file or an embedded experiment. {hint}`fedhca2 experiments` lists them"
-        )
+        hint = suggest(name, built_in_names()).partition("(")[0]  # the whole list is too long for a line
+        raise UserError(name, f"expected a .yaml file or a built-in experiment. {hint}`fedhca2 experiments` lists them")
     files = list[ConfigFile]()
     while file is not None:
         files.append(ConfigFile(name, _read(file, name), Path(str(file)).parent if is_own else None))
@@ -43,17 +41,17 @@ def read_files(source: str | Path) -> list[ConfigFile]:
         if parent is None:
             break
         where, parent, is_own = f"{name}: extends", str(parent), is_own and str(parent).endswith(SUFFIXES)
-        file = Path(str(file)).parent / parent if is_own else embedded_file(parent) or preset_file(parent)
+        file = Path(str(file)).parent / parent if is_own else built_in_file(parent) or preset_file(parent)
         if file is None:
-            raise UserError(where, f"expected a .yaml file or an embedded experiment, got {parent!r}")
+            raise UserError(where, f"expected a .yaml file or a built-in experiment, got {parent!r}")
         if len(files) > 32:
-            raise UserError(where, f"expected a config that does not extend this one, got {parent!r}")
+            raise UserError(where, f"expected a file that does not extend this one, got {parent!r}")
         name = str(file) if is_own else parent
     return files
 
 
 def read_config(source: str | Path) -> dict[str, Any]:
-    """The values of a YAML file or an embedded config, merged with what it extends."""
+    """The values of a YAML file or a built-in experiment, merged with what it extends."""
     return merge_files(read_files(source))
 
 
@@ -146,7 +144,7 @@ def _set(record: Any, steps: list[str], value: Any, where: str) -> None:
         last = i == len(steps) - 1
         if isinstance(record, list):
             if not step.isdigit() or int(step) >= len(record):
-                raise UserError(where, f"expected the number of an entry below {len(record)}, got {step!r}")
+                raise UserError(where, f"expected an index from 0 to {len(record) - 1}, got {step!r}")
             key: Any = int(step)
         elif isinstance(record, dict):
             key = step
@@ -155,7 +153,7 @@ def _set(record: Any, steps: list[str], value: Any, where: str) -> None:
             if not last and record.get(key) is None:
                 record[key] = {}
         else:
-            raise UserError(where, f"expected settings in {'.'.join(steps[:i])!r}, got {record!r:.200}")
+            raise UserError(where, f"expected a section in {'.'.join(steps[:i])!r}, got {record!r:.200}")
         if last and steps == ["method", "name"] and value != record.get("name"):
             record.clear()  # another method has other settings
         if last:

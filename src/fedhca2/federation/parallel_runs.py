@@ -270,7 +270,7 @@ def shared_gpus(names: Sequence[str], usual: Path = Path("/tmp/nvidia-mps")) -> 
         yield {}, "with the MPS daemon that is already running"
         return
     if program is None:
-        yield {}, f"without MPS, since there is no {MPS}: runs take turns"
+        yield {}, f"without MPS ({MPS} is not installed): runs take turns"
         return
     # Only this user can read the folder, and the daemon may still write to it when it quits.
     with TemporaryDirectory(prefix="fedhca2-mps-", ignore_cleanup_errors=True) as folder:
@@ -282,7 +282,7 @@ def shared_gpus(names: Sequence[str], usual: Path = Path("/tmp/nvidia-mps")) -> 
         nowhere = subprocess.DEVNULL  # a daemon would keep pipes open
         began = partial(subprocess.call, [program, "-d"], env=daemon, timeout=TIMEOUT_S, stdout=nowhere, stderr=nowhere)
         if fault := _fault(began):
-            yield {}, f"without MPS, whose daemon did not start ({fault}): runs take turns"
+            yield {}, f"without MPS (its daemon did not start: {fault}): runs take turns"
             return
         # Its input ends with this process, however that ends; Ctrl-C does not reach it in a session of its own.
         stop_at_end = 'cat; echo quit | "$0" && rm -rf "$1"'  # once the input ends, stop it and remove its folder

@@ -110,9 +110,9 @@ def reopened(
             wanted = f"expected {began.rounds}, as in the baseline of this run"
             raise UserError("rounds", f"{wanted}, got {experiment.rounds}")
         if files.finished and experiment.rounds <= began.rounds:
-            how = "" if settings_stay else f"; --set rounds=… above {began.rounds} continues it"
-            page = "" if files.has_page else f"; `{shlex.join(['fedhca2', 'report', str(out)])}` draws its missing page"
-            raise UserError(out, f"is finished{how}{page}")
+            how = "" if settings_stay else f". To train longer: --set rounds=N with N above {began.rounds}"
+            page = "" if files.has_page else f". To write its report: {shlex.join(['fedhca2', 'report', str(out)])}"
+            raise UserError(out, f"already finished{how}{page}")
         yield folder, experiment
 
 

@@ -181,7 +181,7 @@ class FlowerClient:
             raise ValueError(f"losses: expected those of {', '.join(self.profile.tasks)}, got {', '.join(losses)}")
         if local.strength and not local.was_pulled:
             raise ValueError(
-                f"{header['method']} adds a term to the loss: expected pull() of the round in it, got none"
+                f"fit: expected `loss + round.pull()` in the training loop of {header['method']}, got no call of pull()"
             )
         if fault := divergence(losses, self.parts.parameters()):
             self._restore(load_state(self._folder / STATE_FILE))

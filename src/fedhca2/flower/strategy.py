@@ -133,7 +133,7 @@ class Federated(Strategy):
         :param settings: the method's.
         """
         if isinstance(method, Method) and settings:
-            raise ValueError(f"settings: expected none besides those of the Method, got {', '.join(settings)}")
+            raise ValueError(f"settings: expected none, since a Method has its own, got {', '.join(settings)}")
         self.method = method if isinstance(method, Method) else resolve(method, settings)
         self.name = "method" if isinstance(method, Method) else method
         check_suited(self.name, self.method)
@@ -317,7 +317,9 @@ class Federated(Strategy):
     def _restore(self, path: Path) -> None:
         state = load_state(path)
         if state.values["method"] != self.method.model_dump_json():
-            raise ValueError(f"{path}: expected a run of {self.name} with these settings, got another; remove it?")
+            raise ValueError(
+                f"{path}: expected a run of {self.name} with these settings, got another; delete it or change save_to"
+            )
         self.run, self.progress = state.values["run"], progress_from_state(state)
         self.numbers, self.taken = state.values["numbers"], state.values["taken"]
         profiles = [records.decode_new_profile(data) for data in state.values["profiles"]]

@@ -88,8 +88,8 @@ def _set_everywhere(
         raise ValueError(f"{name}: unknown setting {key!r}. {suggest(key, [*COMPONENTS, *NORMS, *sorted(fields)])}")
     holders = [part for part in holders if not (isinstance(nested.get(part), Mapping) and key in nested[part])]
     if len({repr(getattr(parts[part], key)) for part in holders}) > 1:
-        places = " or ".join(f"{part}: {{{key}: …}}" for part in holders)
-        raise ValueError(f"{name}: {key!r} differs between components: expected {places}, got {key}: {value!r}")
+        keys = " or ".join(f"{part}.{key}" for part in holders)
+        raise ValueError(f"{name}: {key!r} is ambiguous: expected {keys}, got {key}: {value!r}")
     for part in holders:
         parts[part] = _component(name, part, parts[part], {key: value})
 

@@ -98,7 +98,7 @@ class EncoderConfig(Part):
     name: Annotated[str, Field(description="a timm model, or swin_micro or swin_mini for runs on a CPU")] = SWIN_T
     weights: Annotated[
         str,
-        Field(description="'none' for random values, 'scenes' for embedded weights, 'timm' for timm's own, or a file"),
+        Field(description="`none`: random; `scenes`: built-in weights of swin_micro; `timm`: timm's own; or a file"),
     ] = "none"
     sha256: Annotated[str | None, Field(description="checksum of the file; a run records it and accepts no other")] = (
         None

@@ -83,7 +83,7 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
     wrong = not own and (config.encoder.kind == "mlp") != (config.decoder.kind == "mlp")
     if wrong or (len(shape) != 3 and config.encoder.kind == "timm"):
         found = f"{config.encoder.title} and {config.decoder.kind}"
-        wanted = f"mlp, or classes of your own, for inputs {_listed(shape)}"
+        wanted = f"both mlp, or your own classes, for inputs {_listed(shape)}"
         raise ValueError(f"encoder and decoder: expected {wanted}, got {found}")
     model.eval()
     if not own:  # some of timm's take no images of this size

@@ -59,7 +59,7 @@ def is_file(path: Traversable) -> bool:
 
 
 def read_weights(name: str, source: str) -> dict[str, Tensor]:
-    """Read the tensors of a file, of timm's model of this name, or of the embedded file for this encoder."""
+    """Read the tensors of a file, of timm's model of this name, or of the built-in file for this encoder."""
     if source == "scenes":
         embedded = resources.files("fedhca2") / "models" / "weights" / f"{name}.safetensors"
         if not is_file(embedded):

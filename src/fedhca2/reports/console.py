@@ -25,7 +25,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from torch import Tensor
 
-from fedhca2.configs import embedded_file
+from fedhca2.configs import built_in_file
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
@@ -125,7 +125,7 @@ class ConsoleWatcher(Watcher):
         """Print how long the rest of a run will take, if more than five minutes, and name a smaller experiment."""
         if rounds * seconds > 300:
             smaller = f"{self.experiment.name}_small"
-            instead = f" For a quick try: fedhca2 run {smaller}" if embedded_file(smaller) else ""
+            instead = f" For a quick try: fedhca2 run {smaller}" if built_in_file(smaller) else ""
             told = f"About {duration_text(rounds * seconds)} left ({counted(rounds, 'round')})."
             self.console.print(told + instead, highlight=False)
 

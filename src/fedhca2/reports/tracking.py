@@ -78,7 +78,7 @@ def import_extra(package: str, extra: str) -> Any:
     try:
         return import_module(package)
     except ImportError:
-        raise ValueError(f"needs another package: pip install 'fedhca2[{extra}]'") from None
+        raise ValueError(f"{extra} is not installed; run: pip install 'fedhca2[{extra}]'") from None
 
 
 class TensorBoard:
@@ -330,7 +330,7 @@ def _open(text: str) -> Tracker:
     name, _, place = text.partition("=")
     with _faults_named(text):
         if not name or not place:
-            raise ValueError(f"expected NAME=PLACE, got {text!r}")
+            raise ValueError(f"expected NAME=TARGET, got {text!r}")
         if name not in TRACKERS and not is_import_path(name):
             raise ValueError(f"unknown tracker {name!r}. {suggest(name, TRACKERS)}; or {FORMS}")
         kind = TRACKERS[name] if name in TRACKERS else load(name, "a class with start, log, keep and close", _tracks)

@@ -54,7 +54,7 @@ def lock_folder(folder: Path) -> FileLock:
     try:
         lock.acquire()
     except Timeout:
-        raise UserError(folder, "another process is working in this folder") from None
+        raise UserError(folder, "in use by another fedhca2 process") from None
     return lock
 
 

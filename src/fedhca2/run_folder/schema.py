@@ -40,7 +40,7 @@ class _Members(_FolderModel):
     @classmethod
     def _differ(cls, members: list[str]) -> list[str]:
         if len(set(members)) < len(members):
-            raise ValueError("members should differ")
+            raise ValueError("members: expected different names, got one twice")
         return members
 
 

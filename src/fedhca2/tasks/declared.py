@@ -53,7 +53,7 @@ def known_tasks(declared: Mapping[str, DeclaredTask]) -> TaskSet:
     for name, each in declared.items():
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name) or hasattr(nn.ModuleDict, name) or name == "image":
             raise ValueError(
-                f"expected a name of letters, digits and '_' with no other meaning in Python, got {name!r:.80}"
+                f"expected letters, digits and '_', and no name that Python or torch uses, got {name!r:.80}"
             )
         if name in TASKS:
             raise ValueError(f"expected a new name, got {name!r}, which is built in")

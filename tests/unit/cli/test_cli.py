@@ -57,7 +57,7 @@ def test_every_argument_and_option_has_a_help_text_and_a_default(words):
             continue
         assert info.help.split()[0] in shown
         known = parameter.default not in (None, "") or isinstance(info.show_default, str)
-        assert parameter.required or parameter.multiple or getattr(parameter, "is_flag", False) or known, parameter.name
+        assert parameter.required or getattr(parameter, "is_flag", False) or known, parameter.name
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -93,7 +93,7 @@ def test_methods_lists_the_whole_catalogue():
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["no-such-experiment"], "error: no-such-experiment: expected a .yaml file or an embedded experiment."),
+        (["no-such-experiment"], "error: no-such-experiment: expected a .yaml file or a built-in experiment."),
         (["no-such-file.yaml"], "error: no-such-file.yaml: cannot be read: No such file or directory"),
         (["demo", "--set", "rounds"], "error: --set rounds: expected KEY=VALUE"),
         (["demo", "--set", "clients=semseg"], "error: clients: expected a list, got 'semseg'"),

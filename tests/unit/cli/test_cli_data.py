@@ -13,7 +13,7 @@ def invoke(*words):
 
 @pytest.fixture
 def root(tmp_path):
-    done = invoke("data", "scenes", "--layout", "nyud", "--root", tmp_path / "rooms", "--count", 3, "--size", "32x64")
+    done = invoke("data", "scenes", "--layout", "nyud", tmp_path / "rooms", "--count", 3, "--size", "32x64")
     assert done.exit_code == 0, done.output
     return tmp_path / "rooms"
 
@@ -24,7 +24,7 @@ def test_scenes_are_written_in_the_size_that_is_asked_for(root):
 
 def test_a_good_folder_checks_with_exit_code_0(root):
     done = invoke("data", "check", root)
-    assert (done.exit_code, "no faults found" in done.output) == (0, True)
+    assert (done.exit_code, "No problems found" in done.output) == (0, True)
 
 
 def test_a_missing_file_is_named_with_exit_code_1(root):
@@ -46,12 +46,12 @@ def test_a_folder_of_no_known_layout_is_wrong_input(command, tmp_path):
 
 @pytest.mark.parametrize("size", ["16", "64x", "1x2x3", "big"])
 def test_a_wrong_size_is_wrong_input(size, tmp_path):
-    done = invoke("data", "scenes", "--layout", "nyud", "--root", tmp_path / "new", "--size", size)
+    done = invoke("data", "scenes", "--layout", "nyud", tmp_path / "new", "--size", size)
     assert (done.exit_code, list(tmp_path.iterdir())) == (2, [])
 
 
 def test_scenes_are_not_written_over_something(root):
-    done = invoke("data", "scenes", "--layout", "nyud", "--root", root)
+    done = invoke("data", "scenes", "--layout", "nyud", root)
     assert (done.exit_code, "empty folder" in done.output) == (2, True)
 
 

@@ -7,7 +7,7 @@ import yaml
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.configs import embedded_names
+from fedhca2.configs import built_in_names
 from fedhca2.experiment import Experiment
 
 
@@ -29,7 +29,7 @@ def project(kind, tmp_path, monkeypatch):
 
 def test_a_new_project_is_named_in_its_files_and_has_no_faults(project):
     assert (project / "README.md").read_text("utf-8").startswith("# mine\n")
-    assert "no faults found" in run("data", "check", "experiment.yaml").output
+    assert "No problems found" in run("data", "check", "experiment.yaml").output
 
 
 def test_all_commands_of_its_readme_exist(project):
@@ -69,4 +69,4 @@ def test_a_preset_gives_its_training_and_nothing_else(tmp_path):
     experiment, demo = Experiment.load(tmp_path / "mine.yaml"), Experiment.load("demo")
     assert (list(experiment.data), experiment.name) == (["mine"], "mine")
     assert (experiment.training, experiment.model) == (demo.training, demo.model)
-    assert "presets/small" not in embedded_names()
+    assert "presets/small" not in built_in_names()

@@ -1,4 +1,4 @@
-"""Every embedded experiment: at full size on the meta device, and one short round of a small version."""
+"""Every built-in experiment: at full size on the meta device, and one short round of a small version."""
 
 import json
 from functools import cache
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.configs import embedded_names
+from fedhca2.configs import built_in_names
 from fedhca2.data import ScenesData
 from fedhca2.experiment import Experiment, OpenData, assign_shards
 from fedhca2.experiment.build import build_clients
@@ -20,7 +20,7 @@ from fedhca2.tasks import TASKS
 from in_the_small import SCENES, in_the_small
 from small import SMALL, clients, small
 
-NAMES = [name for name in embedded_names() if not name.startswith("molecules")]  # whose data is in an extra
+NAMES = [name for name in built_in_names() if not name.startswith("molecules")]  # whose data is in an extra
 
 
 @cache

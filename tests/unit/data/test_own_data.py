@@ -389,7 +389,7 @@ def test_bad_samples_can_be_skipped(tmp_path):
 
 def test_check_reads_the_data_sets_of_an_experiment(tmp_path):
     done = run("data", "check", experiment_in(folder_with(tmp_path)))
-    assert (done.exit_code, "semseg: 0 … 2" in done.output, "no faults found" in done.output) == (0, True, True)
+    assert (done.exit_code, "semseg: 0 … 2" in done.output, "No problems found" in done.output) == (0, True, True)
 
 
 def test_check_names_every_bad_sample(tmp_path):

@@ -130,7 +130,7 @@ def test_a_file_with_a_method_is_the_same_from_anywhere(tmp_path, monkeypatch):
             {"clients": [{"data": "indor", "tasks": ["depth"]}]},
             "expected a data set of this experiment, got 'indor'. Did you mean 'indoor'?",
         ),
-        ({"clients": [{"data": "indoor"}]}, "clients[0]: a client should have either 'tasks' or 'split'"),
+        ({"clients": [{"data": "indoor"}]}, "clients[0]: expected either 'tasks' or 'split'"),
         ({"clients": [{"data": "indoor", "tasks": ["depth", "depth"]}]}, "expected each task once"),
         ({"clients": [{"data": "indoor", "tasks": ["depth"]}] * 2}, "got 2 clients called 'indoor'"),
         ({"clients": [{"data": "indoor", "tasks": ["depth"], "name": "../x"}]}, "clients[0].name: a name: expected"),
@@ -158,7 +158,7 @@ def test_a_shard_smaller_than_a_batch_is_refused_before_training():
 
 def test_more_clients_than_images_are_refused():
     experiment = Experiment.parse(small(clients=[{"data": "indoor", "split": ["depth"], "copies": 9}]))
-    with pytest.raises(UserError, match=r"6 images cannot be split over 9 clients"):
+    with pytest.raises(UserError, match=r"6 images for 9 clients"):
         assign_shards(experiment, open_data(experiment))
 
 

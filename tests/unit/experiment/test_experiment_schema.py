@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from fedhca2.configs import embedded_file, embedded_names, read_schema
+from fedhca2.configs import built_in_file, built_in_names, read_schema
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.schema import experiment_schema
 from fedhca2.methods import METHODS
@@ -37,9 +37,9 @@ def test_the_schema_in_the_package_is_up_to_date():
     assert read_schema() == experiment_schema()
 
 
-@pytest.mark.parametrize("name", embedded_names())
+@pytest.mark.parametrize("name", built_in_names())
 def test_every_embedded_experiment_is_valid(name):
-    assert faults(read_yaml(embedded_file(name))) == []
+    assert faults(read_yaml(built_in_file(name))) == []
 
 
 @pytest.mark.parametrize("name", METHODS)

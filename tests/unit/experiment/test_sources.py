@@ -1,7 +1,7 @@
 import pytest
 import yaml
 
-from fedhca2.configs import embedded_experiments
+from fedhca2.configs import built_in_experiments
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import merged, read_config
@@ -63,7 +63,7 @@ def test_a_base_that_is_no_mapping_is_an_error(tmp_path):
 
 def test_an_unknown_base_is_named(tmp_path):
     (tmp_path / "a.yaml").write_text("extends: demmo\n")
-    with pytest.raises(UserError, match=r"extends: expected a \.yaml file or an embedded experiment, got 'demmo'"):
+    with pytest.raises(UserError, match=r"extends: expected a \.yaml file or a built-in experiment, got 'demmo'"):
         read_config(tmp_path / "a.yaml")
 
 
@@ -91,7 +91,7 @@ def test_a_misspelt_experiment_gets_a_suggestion():
 
 
 def test_every_experiment_has_a_title_and_those_of_a_paper_say_what_they_belong_to():
-    for listing in embedded_experiments():
+    for listing in built_in_experiments():
         assert listing.title
         unprinted = listing.name == "fedhca2/table3/fixed-weights"  # an ablation that no table has
         assert bool(listing.belongs_to) == ("/" in listing.name and not unprinted)
@@ -108,4 +108,4 @@ def test_every_experiment_has_a_title_and_those_of_a_paper_say_what_they_belong_
     ],
 )
 def test_every_table_and_figure_has_an_experiment(place):
-    assert any(place in listing.belongs_to for listing in embedded_experiments())
+    assert any(place in listing.belongs_to for listing in built_in_experiments())

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from fedhca2.configs import embedded_names
+from fedhca2.configs import built_in_names
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import complete, join_baselines, known_runs, plan_runs, run_all
@@ -62,7 +62,7 @@ def test_settings_of_other_methods_do_not_make_another_run(tmp_path):
     assert all(run.finished for run in again)
 
 
-@pytest.mark.parametrize("config", [name for name in embedded_names() if "supplement/table1/" in name])
+@pytest.mark.parametrize("config", [name for name in built_in_names() if "supplement/table1/" in name])
 def test_fedhca2_forms_groups_in_the_papers_comparisons_from_any_of_their_configs(config, tmp_path):
     runs = plan_runs(Experiment.load(config), ["fedhca2"], 1, tmp_path)
     method = next(run.experiment.resolved_method for run in runs if run.experiment.method_name == "fedhca2")

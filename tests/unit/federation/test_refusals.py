@@ -120,7 +120,7 @@ REFUSED = {
     "a damaged baseline": ("stopped", cut(f"baseline/{CLIENT}"), ["rounds=4"], "client-road.safetensors"),
     "a damaged server of the baseline": ("stopped", cut(f"baseline/{SERVER}"), ["rounds=4"], "server.safetensors"),
     "a damaged client before a baseline": ("stopped", cut(CLIENT), ["rounds=4"], "client-road.safetensors"),
-    "a finished run": ("finished", nothing, [], "is finished"),
+    "a finished run": ("finished", nothing, [], "already finished"),
     "a finished run that is damaged": ("finished", cut(SERVER), ["rounds=2"], "server.safetensors"),
     "a finished run with a damaged client": ("finished", cut(CLIENT), ["rounds=2"], "client-road.safetensors"),
     "more rounds than a baseline from elsewhere": ("against another", nothing, ["rounds=2"], "as in the baseline"),
@@ -149,7 +149,7 @@ def test_a_run_that_was_refused_goes_on_all_the_same(runs, tmp_path):
 def test_a_run_that_another_process_works_on_stays_as_it_was(runs, tmp_path):
     shutil.copytree(runs["stopped"], tmp_path, dirs_exist_ok=True)
     before = tree(tmp_path / "run")
-    with lock_folder(tmp_path / "run"), pytest.raises(UserError, match="another process is working in this folder"):
+    with lock_folder(tmp_path / "run"), pytest.raises(UserError, match="in use by another"):
         resume_small(tmp_path / "run")
     assert tree(tmp_path / "run") == before
 

@@ -141,16 +141,16 @@ def test_the_command_ends_as_the_signal_says(tmp_path, number, code):
 
 
 def test_a_finished_run_is_not_resumed(once):
-    with pytest.raises(UserError, match="is finished"):
+    with pytest.raises(UserError, match="already finished"):
         resume_small(once(small(rounds=1)))
 
 
 def test_a_finished_run_without_its_page_is_told_how_to_draw_it(once, tmp_path):
     run = shutil.copytree(once(small(rounds=1)), tmp_path / "my run")
-    with pytest.raises(UserError, match=f"is finished.*fedhca2 report '{run}'"):
+    with pytest.raises(UserError, match=f"already finished.*fedhca2 report '{run}'"):
         resume_small(run)
     (run / "report.html").touch()
-    with pytest.raises(UserError, match=r"continues it$"):
+    with pytest.raises(UserError, match=r"rounds=N with N above 1$"):
         resume_small(run)
 
 

@@ -160,9 +160,9 @@ def test_a_tracker_that_breaks_is_named_and_gets_nothing_more(tmp_path, own):
 @pytest.mark.parametrize(
     ("track", "fault"),
     [
-        ("mlflow", "expected NAME=PLACE, got 'mlflow'"),
+        ("mlflow", "expected NAME=TARGET, got 'mlflow'"),
         ("mflow=runs", "unknown tracker 'mflow'. Did you mean 'mlflow'? (tensorboard, wandb, mlflow); or path/to"),
-        ("wandb=project", "needs another package: pip install 'fedhca2[wandb]'"),
+        ("wandb=project", "wandb is not installed; run: pip install 'fedhca2[wandb]'"),
         ("tensorboard={file}", "expected a folder that can be written to, got {file}:"),
         ("mlflow={file}/below", "expected a folder that can be written to, got {file}:"),
         ("mlflow=/proc/none", "expected a folder that can be written to, got /proc:"),

@@ -138,7 +138,7 @@ def test_a_folder_that_cannot_be_written_loses_no_earlier_checkpoint(tmp_path, m
 
 def test_a_second_process_on_a_folder_is_refused(tmp_path):
     first = lock_folder(tmp_path)
-    with pytest.raises(UserError, match="another process is working in this folder"):
+    with pytest.raises(UserError, match="in use by another"):
         lock_folder(tmp_path)
     first.release()
 

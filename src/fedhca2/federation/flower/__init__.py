@@ -1,4 +1,4 @@
-"""The same federation over a network, with Flower as the carrier. Only this and `fedhca2.flower` import flwr."""
+"""Federations over a network, with Flower. Only this package and `fedhca2.flower` import flwr."""
 
 import os
 from importlib.util import find_spec
@@ -14,4 +14,4 @@ os.environ |= QUIET
 if find_spec("flwr") is None:
     from fedhca2.errors import UserError
 
-    raise UserError("Flower", "expected it installed, got none; pip install 'fedhca2[flower]'")
+    raise UserError("Flower", "not installed; run: pip install 'fedhca2[flower]'")

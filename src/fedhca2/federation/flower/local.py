@@ -60,12 +60,16 @@ def run_over_flower(
 def resume_over_flower(out: Path, *, watcher: Watcher, overrides: Sequence[str] | None = None) -> Result:
     """Continue a run over Flower on its original engine, without overrides."""
     if overrides:
-        raise UserError("--set", f"expected none: a resumed run over Flower keeps its settings, got {overrides[0]}")
+        raise UserError(
+            "--set", f"expected none, since a resumed run over Flower keeps its settings, got {overrides[0]}"
+        )
     require_own_files(sites_folder(out))
     check_resumable(out)  # before anything is started
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
-        raise UserError(out, f"resume with: {shlex.join(['fedhca2', 'flower', 'serve', str(out)])} --keys DIR")
+        raise UserError(
+            out, f"over Flower, resume it with: {shlex.join(['fedhca2', 'flower', 'serve', str(out)])} --keys DIR"
+        )
     return _launch(engine, RunFiles(out).experiment(), out, watcher, None)
 
 
@@ -215,7 +219,7 @@ def run_ray(
     try:
         import ray
     except ImportError:
-        raise UserError("--engine flower-ray", "expected ray, got none; pip install 'fedhca2[flower-ray]'") from None
+        raise UserError("--engine flower-ray", "Ray is not installed; run: pip install 'fedhca2[flower-ray]'") from None
     from flwr.simulation import run_simulation
 
     terms = terms.model_copy(update={"named": False})  # the simulation's nodes have no keys

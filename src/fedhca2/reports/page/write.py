@@ -44,7 +44,8 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
         found = run.recorded_result
         missing = {"seconds", "bytes", "versions", "device"} - found.model_fields_set if found else ()
         if missing:
-            raise UserError(run.path, f"expected a result that says what the run cost, got no {', '.join(missing)}")
+            fault = f"got no {', '.join(missing)}; was it written by an older version?"
+            raise UserError(run.path, f"expected a result with the run's cost, {fault}")
     names = list(dict.fromkeys(str(run.config["name"]) for run in runs))
     methods = list(dict.fromkeys(run.method for run in runs))
     sections = single_sections(runs[0]) if len(runs) == 1 else several_sections(list(runs))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedhca2.configs import embedded_experiments
+from fedhca2.configs import built_in_experiments
 from fedhca2.data import KINDS
 from fedhca2.data.config import path_settings
 from fedhca2.experiment import Experiment
@@ -59,7 +59,7 @@ def test_a_site_may_have_a_table_of_its_own(tmp_path):
 
 
 def test_all_encoders_of_the_embedded_experiments_are_allowed():
-    names = [listing.name for listing in embedded_experiments()]
+    names = [listing.name for listing in built_in_experiments()]
     specs = [spec for name in names for spec in Experiment.parse(read_config(name)).specs]
     assert {spec.model.encoder.title for spec in specs} <= set(site().encoders)
 
@@ -201,7 +201,7 @@ def test_a_site_tells_its_last_scores_by_default_and_none_where_it_has_a_budget(
 @pytest.mark.parametrize(
     ("own", "fault"),
     [
-        ({"privacy": BUDGET, "scores": "final"}, "scores: expected none or noised ones"),
+        ({"privacy": BUDGET, "scores": "final"}, "scores: expected none, or scores with noise"),
         ({"scores": {"noise": 1e-9}}, r"noise.*0\.001"),
     ],
 )

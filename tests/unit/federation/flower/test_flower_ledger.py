@@ -113,7 +113,7 @@ def test_a_line_that_lost_nothing_but_its_newline_is_the_update_that_it_was(ledg
 
 def test_a_first_line_that_does_not_say_its_noise_lets_nothing_out(ledger):
     ledger.path.write_bytes(b'{"run":"run1","ro')
-    with pytest.raises(UserError, match="line 1: expected an update that was sent"):
+    with pytest.raises(UserError, match="line 1: expected the record of an update"):
         ledger.charge(sent(0), NO_END)
 
 
@@ -122,7 +122,7 @@ def test_a_damaged_ledger_lets_nothing_out(ledger, line):
     ledger.charge(sent(), NO_END)
     ledger.path.write_text(f"{line}\n{ledger.path.read_text()}")
     for attempt in (lambda: ledger.affords("run1", 1, 1.0, budget(9)), lambda: ledger.charge(sent(1), budget(9))):
-        with pytest.raises(UserError, match="line 1: expected an update that was sent"):
+        with pytest.raises(UserError, match="line 1: expected the record of an update"):
             attempt()
 
 

@@ -253,7 +253,7 @@ class Link:
     def _replace(self, name: str, code: int) -> None:
         """Start a process again after it has ended with this code."""
         if code == 2:  # the exit code of a command with a mistake in its input, which would end again
-            raise UserError(name, f"expected it to run, got exit code {code}{self._hint}")
+            raise UserError(name, f"stopped with exit code {code}{self._hint}")
         log.warning("%s has ended with code %s and is started again", name, code)
         self.processes[name] = self._restart[name]()
 

@@ -210,7 +210,9 @@ class SumMember:
         """The share of the seed of each client that stayed, and of the key of each that dropped out; never both."""
         secrets, stayed, dropped = self.secrets, sorted(set(request["stayed"])), sorted(set(request["dropped"]))
         if not secrets.members or set(stayed) & set(dropped) or {*stayed, *dropped} != set(secrets.members):
-            raise SumRefusedError("clients: expected each to have either stayed or dropped out")
+            raise SumRefusedError(
+                "clients: expected each client among those that stayed or those that dropped out, got another list"
+            )
         if len(stayed) < self._least or self.name not in stayed:
             raise SumRefusedError(f"expected {self._least} clients that stay, got {len(stayed)}")
         if any(len(set(weights) & set(stayed)) == 1 for weights in secrets.sums):

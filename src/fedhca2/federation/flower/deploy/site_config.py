@@ -63,7 +63,7 @@ class SitePrivacy(Privacy):
         if self.epsilon is None:
             return self
         if not self.noise:
-            raise ValueError("epsilon: expected noise too, without which every update exceeds it, got none")
+            raise ValueError("epsilon: expected noise with it, since every update without noise exceeds it, got none")
         if (least := epsilon(self.noise, delta=self.delta)) > self.epsilon:
             expected = f"at least {least:.4g}, the cost of one update with noise {self.noise:g}"
             raise ValueError(f"epsilon: expected {expected}, got {self.epsilon:g}")
@@ -178,7 +178,9 @@ class SiteConfig(Config):
     def _no_exact_scores_within_a_budget(self) -> "SiteConfig":
         scores = self.reported_scores
         if self.privacy.epsilon is not None and scores.send != "none" and not scores.noise:
-            raise ValueError("scores: expected none or noised ones if privacy has an epsilon, got exact ones")
+            raise ValueError(
+                "scores: expected none, or scores with noise, since privacy.epsilon is set, got exact scores"
+            )
         return self
 
     @property
@@ -281,7 +283,10 @@ class Ledger:
                 entries.append(Sent.model_validate_json(line) if number <= len(lines) else _restored(line, entries))
             except ValueError:
                 where = f"{self.path}: line {number}"
-                raise UserError(where, f"expected an update that was sent, got {line[:40]!r}") from None
+                raise UserError(
+                    where,
+                    f"expected the record of an update, got {line[:40]!r}; nothing is sent until the file is repaired",
+                ) from None
         return entries
 
     def affords(self, run: str, round: int, noise: float, budget: SitePrivacy, kind: Kind = "update") -> bool:

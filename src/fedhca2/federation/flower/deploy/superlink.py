@@ -142,7 +142,8 @@ class SuperLink:
             with suppress(UserError), self._control() as control:
                 control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node))
         if not nodes or admitted():
-            raise UserError(name, f"expected a site to evict, got {'one that stays' if nodes else 'no such site'}")
+            fault = "it is still registered" if nodes else "no site of this name is registered"
+            raise UserError(name, f"cannot be evicted: {fault}")
         return nodes
 
     def registrations(self) -> list[Registration]:
