@@ -187,7 +187,7 @@ def _check_sample(data: Dataset, index: int, tasks: Sequence[Task], split: Split
     for sample in samples:
         for task in tasks:
             if task.name in sample:
-                split.add(task, data.labels[task.name].restored(sample[task.name]))
+                split.add(task, sample[task.name])
 
 
 def contact_sheet(

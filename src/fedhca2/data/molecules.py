@@ -54,7 +54,7 @@ class Molecules:
     A target is a CSV file of MoleculeACE, such as CHEMBL204_Ki, or of another `folder`, with the columns `smiles`, `y`
     (minus the logarithm of nanomoles per litre) and `split` (train or test). `split_by: scaffold` holds about a fifth
     of all Murcko scaffolds out instead, the same ones for every target. `most` bounds the molecules of a target for
-    training, drawn with the `seed`. Values are standardised by those for training.
+    training, drawn with the `seed`.
     """
 
     shape = (1024,)
@@ -82,7 +82,7 @@ class Molecules:
                 raise BrokenFileError(
                     path, f"column 'y': expected 2 or more different numbers to train on, got {count}"
                 )
-            self.labels[target] = LabelSpace(1, means=(float(np.mean(values)),), deviations=(float(np.std(values)),))
+            self.labels[target] = LabelSpace(1)
             chosen[target] = training if split == "train" else measured["val"]
         self.ids = list(dict.fromkeys(smiles for values in chosen.values() for smiles in values))
         self.values = {target: [each.get(smiles, nan) for smiles in self.ids] for target, each in chosen.items()}

@@ -300,7 +300,7 @@ def _to_label(value: Any, task: Task, space: LabelSpace, size: Sequence[int]) ->
         raise ValueError(f"expected values from {lowest:g} to {highest:g}, or {unknown} if unknown, got {outside:g}")
     if is_class and (known != known.round()).any():
         raise ValueError("expected the whole numbers of classes, got a fraction")
-    return label.to(torch.uint8) if is_map and is_class else space.standardised(label.float())
+    return label.to(torch.uint8) if is_map and is_class else label.float()
 
 
 def _is_missing(value: Any) -> bool:

@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 
 from fedhca2.data.dataset import Split
 from fedhca2.data.files import BrokenFileError, reading
-from fedhca2.tasks import TASKS, LabelSpace, TaskSet
+from fedhca2.tasks import TASKS, TaskSet
 
 log = logging.getLogger("fedhca2.data")
 
@@ -160,8 +160,8 @@ class CsvTable(CsvRows):
 
     `inputs` are columns of numbers, by default all that nothing else names. `categories` are columns of words, each
     with its values or none: an input is 1 for each value that a row has, and 0 for the others. `columns` and `classes`
-    describe labels as in `CsvImages`; any label may be missing. Numbers, of inputs and of labels, are standardised by
-    the rows for training; an unknown input is their mean. `ids` is a column that names rows.
+    describe labels as in `CsvImages`; any label may be missing. Inputs that are numbers are standardised by the rows
+    for training, and an unknown one is their mean. `ids` is a column that names rows.
     """
 
     cache = True  # the default of the setting
@@ -190,13 +190,14 @@ class CsvTable(CsvRows):
         if not 0 < width <= MOST_COLUMNS:
             raise BrokenFileError(file, f"expected 1 to {MOST_COLUMNS} inputs, got {width}")
         self.shape = (width,)
-        self.labels |= {task: self._space(task, training) for task in self.columns if self._has_plain_values(task)}
+        for column in (name for task in self.columns if self._is_regression(task) for name in self.columns[task]):
+            self._check_differs(column, training)
         if ids:
             self.ids = [row[ids] for row in self.rows]
 
-    def _has_plain_values(self, task: str) -> bool:
+    def _is_regression(self, task: str) -> bool:
         declared = self.tasks.get(task)
-        return declared is not None and declared.has_plain_values
+        return declared is not None and declared.standardised
 
     def _statistics(self, columns: Sequence[str], lines: Sequence[int]) -> tuple[Values, Values]:
         """Mean and deviation of columns in these rows; the deviation of equal values is 1."""
@@ -207,16 +208,12 @@ class CsvTable(CsvRows):
         means, deviations = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
         return means, np.where(deviations > 0, deviations, 1)
 
-    def _space(self, task: str, lines: Sequence[int]) -> LabelSpace:
-        """The format of plain values, with their statistics in these rows."""
-        columns = self.columns[task]
-        for column in columns:
-            different = len({self.all_rows[line][column].strip() for line in lines} - {*UNKNOWN})
-            if different < 2:
-                wanted = "expected two or more different numbers in the rows for training"
-                raise BrokenFileError(self.path, f"column {column!r}: {wanted}, got {different}")
-        means, deviations = self._statistics(columns, lines)
-        return LabelSpace(names=tuple(columns), means=tuple(means.tolist()), deviations=tuple(deviations.tolist()))
+    def _check_differs(self, column: str, lines: Sequence[int]) -> None:
+        """Raise an error unless there is something to learn in a column of numbers."""
+        different = len({self.all_rows[line][column].strip() for line in lines} - {*UNKNOWN})
+        if different < 2:
+            wanted = "expected two or more different numbers in the rows for training"
+            raise BrokenFileError(self.path, f"column {column!r}: {wanted}, got {different}")
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         line = self.lines[index]

@@ -176,7 +176,7 @@ class Trained:
             outputs = self.model(self.size if place is None else own_size({"image": inputs}))(inputs[None])
         for name, output in outputs.items():
             task = self.tasks[name]
-            values = self.spaces[name].restored(task.predict(output))
+            values = task.predict(output)
             predictions[name] = (place.restored(task, values) if place else values)[0].numpy()
             shares = task.probabilities(output)[0].numpy() if task.probabilities else None
             answers[name] = answer_of(task, self.spaces[name], predictions[name], shares)

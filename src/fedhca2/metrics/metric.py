@@ -1,6 +1,5 @@
 """The base class of metrics, and the running sums that most metrics use."""
 
-from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -29,26 +28,6 @@ class Metric:
     def compute(self) -> dict[str, float]:
         """The scores of all batches so far, the headline first."""
         raise NotImplementedError
-
-
-class InUnit(Metric):
-    """A metric of values that are `restored` to the unit of the data first."""
-
-    def __init__(self, metric: Metric, restored: Callable[[Tensor], Tensor]) -> None:
-        self.metric, self.restored = metric, restored
-        self.name, self.higher_is_better, self.largest = metric.name, metric.higher_is_better, metric.largest
-
-    def update(self, prediction: Tensor, label: Tensor) -> None:
-        """Add a batch of standardised values."""
-        self.metric.update(self.restored(prediction), self.restored(label))
-
-    def merge(self, other: Self) -> None:
-        """Add the data of another accumulator of the same kind."""
-        self.metric.merge(other.metric)
-
-    def compute(self) -> dict[str, float]:
-        """The scores in the unit of the data."""
-        return self.metric.compute()
 
 
 class Sums(Metric):

@@ -21,33 +21,18 @@ TRIVIAL = "trivial"  # in a task's scores: what one answer for all images scores
 class LabelSpace:
     """The format of one data set's labels for one task; with names, there are as many classes.
 
-    Plain values may have `means` and `deviations`, one for each. A model is then trained on standardised values; scores
-    and answers are in the unit of the data.
-
     >>> LabelSpace(names=("table", "chair")).classes
     2
-    >>> LabelSpace(means=(100.0,), deviations=(20.0,)).standardised(torch.tensor([130.0]))
-    tensor([1.5000])
     """
 
     classes: int | None = None
     names: tuple[str, ...] = ()
     edge_tolerance: float = 0.0075
     edge_thresholds: int = 99
-    means: tuple[float, ...] = ()
-    deviations: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.classes is None and self.names:
             object.__setattr__(self, "classes", len(self.names))
-
-    def standardised(self, values: Tensor) -> Tensor:
-        """Values [..., C] of the data as a model is trained on them."""
-        return (values - values.new_tensor(self.means)) / values.new_tensor(self.deviations) if self.means else values
-
-    def restored(self, values: Tensor) -> Tensor:
-        """Values [..., C] that a model gives in the unit of the data."""
-        return values * values.new_tensor(self.deviations) + values.new_tensor(self.means) if self.means else values
 
 
 def class_digests(tasks: Iterable[str], spaces: Mapping[str, LabelSpace]) -> dict[str, str]:
@@ -162,11 +147,6 @@ class Task:
         """Where a label is known."""
         return self.ignored(label) != IGNORE if self.output == "map" else ~torch.isnan(label)
 
-    @property
-    def has_plain_values(self) -> bool:
-        """Whether its labels are vectors of any numbers, which can be standardised."""
-        return self.output == "vector" and self.label_range is any_value
-
     @cached_property
     def empty_metric(self) -> metrics.Metric:
         """The task's own metric, to read its name, its direction and its range."""
@@ -221,8 +201,4 @@ class TaskSet(Mapping[str, Task]):
     ) -> dict[str, metrics.Metric]:
         """The metric of each of these tasks: the one `chosen` for it, or its own."""
         makers = {name: self[name].metrics[chosen[name]] if name in chosen else self[name].metric for name in names}
-        made = {name: make(spaces[name]) for name, make in makers.items()}
-        return {
-            name: metrics.InUnit(metric, spaces[name].restored) if spaces[name].means else metric
-            for name, metric in made.items()
-        }
+        return {name: make(spaces[name]) for name, make in makers.items()}
