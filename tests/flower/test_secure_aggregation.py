@@ -206,7 +206,7 @@ ONE_ROW = torch.tensor([1.0, 1e-9, 1e-9], dtype=torch.float64)
 
 @pytest.mark.parametrize("method", [FEDPER, {"name": "fedper", "by": "samples"}])
 def test_a_server_that_asks_for_one_row_in_a_sum_gets_nothing(method, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedhca2.aggregation.means.mean_weights", lambda samples: ONE_ROW)
+    monkeypatch.setattr("fedhca2.aggregation.means.mean_weights", lambda counts: ONE_ROW)
     found = Federation(secured(method), tmp_path)
     assert found.sent[0] == {}
     assert all("no sum: " in why or "(sums in site.yaml)" in why for why in found.records[0].dropped.values())

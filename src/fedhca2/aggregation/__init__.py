@@ -1,16 +1,9 @@
 """Aggregation: inner products of rows in, weights out, or columns in, columns out. It knows no models and no tasks."""
 
-from fedhca2.aggregation.aggregator import (
-    Aggregator,
-    Blend,
-    Combined,
-    Measure,
-    Member,
-    Mixing,
-)
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Combined, Measure, Member, Mixing
 from fedhca2.aggregation.answers import is_shared, mixed_rows, mixing_of, renewed_rows, try_aggregator
 from fedhca2.aggregation.combining import Combiner, EmrMerging, SignAgreement, TiesMerging, TrimmedMean
-from fedhca2.aggregation.common_update import CommonUpdate, Robust
+from fedhca2.aggregation.common_update import CommonUpdate, Extrapolated, Robust
 from fedhca2.aggregation.fedhca2 import (
     ConflictAverse,
     CrossAttention,
@@ -25,20 +18,20 @@ from fedhca2.aggregation.fedhca2 import (
 from fedhca2.aggregation.means import (
     Attentive,
     Clustered,
+    Graph,
     GroupMean,
     Mean,
     Pull,
+    ServerAdam,
+    ServerMomentum,
+    StepMean,
+    Stock,
     Voting,
     attentive_weights,
     clusters_of,
-    group_weights,
-    mean_weights,
-    pull_weights,
     voting_weights,
 )
 from fedhca2.aggregation.rows import MappedRow, Rows
-from fedhca2.aggregation.scaled_means import Extrapolated, Graph, StepMean, Stock, graph_weights, stock_ratio
-from fedhca2.aggregation.server_optimizer import ServerAdam, ServerMomentum
 from fedhca2.aggregation.solver import relative_gap
 from fedhca2.aggregation.weightings import Weighted
 
@@ -82,16 +75,11 @@ __all__ = [
     "conflict_averse_mixing",
     "conflict_averse_weights",
     "cross_attention",
-    "graph_weights",
-    "group_weights",
     "is_shared",
-    "mean_weights",
     "mixed_rows",
     "mixing_of",
-    "pull_weights",
     "relative_gap",
     "renewed_rows",
-    "stock_ratio",
     "try_aggregator",
     "voting_weights",
 ]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 # Which inner products a mixing needs: none, of the rows, or of the rows minus the first of them (which keeps all
 # digits of the differences between parameters that are close together).
 Measure = Literal["nothing", "rows", "differences"]
-By = Annotated[Literal["clients", "samples"], Field(description="what counts equally in a mean: clients or images")]
 
 
 @dataclass(frozen=True)

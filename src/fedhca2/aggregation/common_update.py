@@ -1,4 +1,4 @@
-"""One update for all encoders, and robust ones that a few hostile clients cannot move far."""
+"""One update for all encoders: the base class, FedExP, and robust ones that a few hostile clients cannot move far."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -100,6 +100,29 @@ class CommonUpdate(Aggregator):
             return self.rate
         length = float((weights @ gram @ weights).clamp(min=0).sqrt())
         return self.rate * float(gram.mean().clamp(min=0).sqrt()) / length if length else self.rate
+
+
+def extrapolation(gram: Tensor) -> float:
+    r"""FedExP's step: $\eta = \max\left(1, \tfrac{\sum_i \lVert\Delta_i\rVert^2}{2N\lVert\bar\Delta\rVert^2}\right)$.
+
+    It is at most N, also for updates that cancel out.
+
+    >>> extrapolation(torch.eye(8)), extrapolation(torch.ones(8, 8))
+    (4.0, 1.0)
+    """
+    gram = gram.double()
+    squares, of_mean = float(gram.diagonal().mean()), float(gram.mean())
+    return min(max(1.0, squares / (2 * of_mean)), float(len(gram))) if of_mean > 0 else 1.0
+
+
+class Extrapolated(CommonUpdate):
+    """FedExP: the mean update, and the more of it the less the updates agree."""
+
+    kind: Literal["extrapolated"] = "extrapolated"
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """Equal weights."""
+        return torch.full((len(gram),), extrapolation(gram) / len(gram), dtype=torch.float64)
 
 
 def squared_distances(gram: Tensor, weights: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Mixtures of parameters: means of all members, of groups, clusters or friends, and FedAMP's attention."""
+"""Means and other mixtures by client, group, cluster or friends, and optimisers on the server that follow a mean."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, By, Measure, Member, Mixing
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
@@ -62,18 +62,28 @@ def cosines(gram: Tensor) -> Tensor:
     return cosine.clamp(-1, 1).fill_diagonal_(1)
 
 
+def centred(gram: Tensor) -> Tensor:
+    """The Gram matrix of vectors minus their mean.
+
+    >>> centred(torch.tensor([[4.0, 0.0], [0.0, 0.0]]))
+    tensor([[ 1., -1.],
+            [-1.,  1.]], dtype=torch.float64)
+    """
+    centre = torch.eye(len(gram), dtype=torch.float64) - 1 / len(gram)
+    product = centre @ gram.double() @ centre
+    return (product + product.T) / 2
+
+
 def clusters_of(gram: Tensor, count: int) -> list[int]:
     r"""MaT-FL's clusters: average linkage on the cosine distance of θ_i − mean θ, cut into at most `count` groups.
 
     >>> clusters_of(torch.tensor([[1.0, 1.0, -1.0], [1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]]), 2)
     [1, 1, 2]
     """
-    n = len(gram)
-    centre = torch.eye(n, dtype=torch.float64) - 1 / n
-    centred = centre @ gram.double() @ centre
-    if n == 1 or centred.diagonal().max() <= 1e-24 * gram.diagonal().max().clamp(min=1):
-        return [1] * n
-    distance = 1 - cosines((centred + centred.T) / 2)
+    apart_from_mean = centred(gram)
+    if len(gram) == 1 or apart_from_mean.diagonal().max() <= 1e-24 * gram.diagonal().max().clamp(min=1):
+        return [1] * len(gram)
+    distance = 1 - cosines(apart_from_mean)
     apart = scipy.spatial.distance.squareform(distance.numpy(), checks=False)
     tree = scipy.cluster.hierarchy.linkage(apart, method="average")
     return [int(label) for label in scipy.cluster.hierarchy.fcluster(tree, count, criterion="maxclust")]
@@ -140,32 +150,94 @@ def attentive_weights(gram: Tensor, alpha: float = 1.0, sigma: float = 1.0) -> T
     return xi + torch.diag(1 - xi.sum(dim=1))
 
 
-class Mean(Aggregator):
-    """Every member gets the mean of all parameters, uniform or by the number of samples."""
+def per_step_weights(steps: Sequence[int], shares: Tensor) -> tuple[Tensor, float]:
+    r"""FedNova's weights of the mean update per step, $p_i / a_i$, and the steps that it is taken for, $\sum p_i a_i$.
+
+    >>> per_step_weights([1, 3], torch.tensor([0.5, 0.5]))
+    (tensor([0.5000, 0.1667], dtype=torch.float64), 2.0)
+    """
+    counts = torch.tensor(steps, dtype=torch.float64)
+    return shares.double() / counts, float(shares.double() @ counts)
+
+
+def stock_ratio(gram: Tensor) -> Tensor:
+    r"""Model Stock's ratios [P] from products by tensor, [P, N, N], and the mean cosine θ between two updates.
+
+    $$t = \frac{N \cos\theta}{(N - 1) \cos\theta + 1}$$
+
+    A negative mean cosine counts as 0.
+
+    >>> stock_ratio(torch.stack([torch.eye(2), torch.ones(2, 2)]))
+    tensor([0., 1.], dtype=torch.float64)
+    """
+    n = gram.shape[1]
+    if n == 1:
+        return torch.ones(len(gram), dtype=torch.float64)
+    cosine = torch.stack([(cosines(each).sum() - n) / (n * (n - 1)) for each in gram]).clamp(min=0)
+    return n * cosine / ((n - 1) * cosine + 1)
+
+
+def onto_simplex(points: Tensor) -> Tensor:
+    r"""The nearest points of the simplex $w \ge 0, \sum w = 1$ to the rows of a matrix.
+
+    >>> onto_simplex(torch.tensor([[2.0, 0.0], [0.3, 0.5]]))
+    tensor([[1.0000, 0.0000],
+            [0.4000, 0.6000]], dtype=torch.float64)
+    """
+    ordered = points.double().sort(dim=1, descending=True).values
+    ranks = torch.arange(1, points.shape[1] + 1, dtype=torch.float64)
+    above = (ordered.cumsum(dim=1) - 1) / ranks  # what to subtract if that many entries stay positive
+    last = (ordered > above).sum(dim=1, keepdim=True) - 1
+    return (points.double() - above.gather(1, last)).clamp(min=0)
+
+
+def graph_weights(gram: Tensor, shares: Tensor, lam: float) -> Tensor:
+    r"""pFedGraph's weights [N, N]: the simplex's nearest points to $p + \cos_{i\cdot} / 2\lambda$.
+
+    They minimise $\lambda\lVert w - p\rVert^2 - \sum_j w_j \cos_{ij}$. A cosine above 0.9 counts as 1, as released.
+
+    >>> graph_weights(torch.eye(2), torch.tensor([0.5, 0.5]), lam=1.0)
+    tensor([[0.7500, 0.2500],
+            [0.2500, 0.7500]], dtype=torch.float64)
+    """
+    cosine = cosines(gram)
+    cosine = torch.where(cosine > 0.9, 1.0, cosine)
+    return onto_simplex(shares.double() + cosine / (2 * lam))
+
+
+class Averaging(Aggregator):
+    """Base class of means in which clients count equally, or by their images; by default one mean of all rows."""
 
     sums_once: ClassVar[bool] = True
 
-    kind: Literal["mean"] = "mean"
-    by: By = "clients"
+    by: Annotated[
+        Literal["clients", "samples"], Field(description="what counts equally in a mean: clients or images")
+    ] = "clients"
+
+    def counts(self, members: Sequence[Member]) -> list[int]:
+        """How often each member counts."""
+        return [member.samples if self.by == "samples" else 1 for member in members]
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Mix one row for all, which replaces their own."""
-        weights = mean_weights([member.samples if self.by == "samples" else 1 for member in members])
-        return Mixing("nothing", (Blend(weights[None], (0,) * len(members)),))
+        return Mixing("nothing", (Blend(mean_weights(self.counts(members))[None], (0,) * len(members)),))
 
 
-class GroupMean(Aggregator):
+class Mean(Averaging):
+    """Every member gets the mean of all parameters, uniform or by the number of samples."""
+
+    kind: Literal["mean"] = "mean"
+
+
+class GroupMean(Averaging):
     """Mean of the parameters within each group of the same data set and task or tasks."""
 
-    sums_once: ClassVar[bool] = True
-
     kind: Literal["group_mean"] = "group_mean"
-    by: By = "clients"
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Mix one row per group."""
-        samples = [member.samples for member in members] if self.by == "samples" else None
-        return Mixing("nothing", (Blend(*group_weights([member.group for member in members], samples)),))
+        groups = [member.group for member in members]
+        return Mixing("nothing", (Blend(*group_weights(groups, self.counts(members))),))
 
 
 class Pull(Aggregator):
@@ -244,3 +316,116 @@ class Attentive(Aggregator):
         """Mix one row per member."""
         weights = attentive_weights(products.sum(dim=0), self.alpha, self.sigma)
         return Mixing("nothing", (Blend(weights, tuple(range(len(members)))),))
+
+
+class StepMean(Averaging):
+    """FedNova: the mean update per step, taken for the mean number of steps."""
+
+    sends: ClassVar[Kind] = "updates"
+
+    kind: Literal["step_mean"] = "step_mean"
+
+    def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
+        """Mix one row for all: the mean update per step."""
+        shares = mean_weights(self.counts(members))
+        weights, steps = per_step_weights([member.steps for member in members], shares)
+        return Mixing("start", (Blend(weights[None], (0,) * len(members), scale=steps),))
+
+
+class Stock(Aggregator):
+    """Model Stock: the mean update, and in each tensor the less of it the less the updates agree."""
+
+    sends: ClassVar[Kind] = "updates"
+    measure: ClassVar[Measure] = "rows"
+
+    kind: Literal["stock"] = "stock"
+
+    @property
+    def reveals_rows(self) -> str | None:
+        """A sketch is of a whole row."""
+        return "which compares rows tensor by tensor, and a sketch is of a whole row"
+
+    def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
+        """Mix one row for all."""
+        weights = (stock_ratio(products) / len(members))[:, None, None].expand(-1, 1, len(members))
+        return Mixing("start", (Blend(weights, (0,) * len(members)),))
+
+
+class Graph(Averaging):
+    """pFedGraph: every member's own mixture of all parameters, the more of another's the more alike they have become.
+
+    Parameters are compared by their differences from the mean of all.
+    """
+
+    measure: ClassVar[Measure] = "differences"
+    whole: ClassVar[bool] = True
+    sums_once: ClassVar[bool] = False
+
+    kind: Literal["graph"] = "graph"
+    closeness: Annotated[float, Field(gt=0, description="λ: how close weights stay to those of a plain mean")] = 0.8
+
+    def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
+        """Mix one row per member."""
+        shares = mean_weights(self.counts(members))
+        weights = graph_weights(centred(products.sum(dim=0)), shares, self.closeness)
+        return Mixing("nothing", (Blend(weights, tuple(range(len(members)))),))
+
+
+class ServerMomentum(Averaging):
+    r"""FedAvgM: every member gets a model x that follows the mean of all parameters with momentum.
+
+    $$m \leftarrow \beta m + (\bar\theta - x), \quad x \leftarrow x + \eta m$$
+
+    The server keeps x and m. In the first round it knows no x, so x is the mean and m is 0.
+    """
+
+    keeps_rows: ClassVar[int] = 2
+
+    kind: Literal["server_momentum"] = "server_momentum"
+    rate: Annotated[float, Field(gt=0, description="η, the server's learning rate")] = 1.0
+    momentum: Annotated[float, Field(ge=0, lt=1, description="β, share of the momentum that stays")] = 0.5
+
+    def renew(self, mixed: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """The model after a step, and the rows x and m."""
+        x, m = kept if len(kept) else (mixed[0], torch.zeros_like(mixed[0]))
+        m = self.momentum * m + (mixed[0] - x)
+        x = x + self.rate * m
+        return x[None], torch.stack([x, m])
+
+
+class ServerAdam(Averaging):
+    r"""FedAdam, FedYogi and FedAdagrad: every member gets a model x that moves by an adaptive step (Reddi et al. 2021).
+
+    $$\Delta = \bar\theta - x, \quad m \leftarrow \beta_1 m + (1 - \beta_1)\Delta, \quad
+    x \leftarrow x + \eta\, m / (\sqrt v + \tau)$$
+
+    and for v, from $\tau^2$, one of $\beta_2 v + (1 - \beta_2)\Delta^2$, $v - (1 - \beta_2)\Delta^2\,
+    \mathrm{sgn}(v - \Delta^2)$ and $v + \Delta^2$. The server keeps x, m and $\sqrt v$, which has the range of updates.
+    In the first round it knows no x, so x is the mean, m is 0 and v stays.
+    """
+
+    keeps_rows: ClassVar[int] = 3
+
+    kind: Literal["server_adam"] = "server_adam"
+    rule: Annotated[Literal["adam", "yogi", "adagrad"], Field(description="how v follows squared changes")] = "adam"
+    rate: Annotated[float, Field(gt=0, description="η, the server's learning rate")] = 1e-2
+    beta1: Annotated[float, Field(ge=0, lt=1, description="β₁, share of the momentum that stays")] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1, description="β₂ of adam and yogi, share of v that stays")] = 0.99
+    tau: Annotated[float, Field(gt=0, description="τ: changes far below it are not enlarged")] = 1e-3
+
+    def renew(self, mixed: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """The model after a step, and the rows x, m and √v."""
+        if not len(kept):
+            return mixed, torch.cat([mixed, torch.zeros_like(mixed), torch.full_like(mixed, self.tau)])
+        x, m, root = kept
+        change, v = mixed[0] - x, root.square()
+        m = self.beta1 * m + (1 - self.beta1) * change
+        match self.rule:
+            case "adam":
+                v = self.beta2 * v + (1 - self.beta2) * change.square()
+            case "yogi":
+                v = v - (1 - self.beta2) * change.square() * (v - change.square()).sign()
+            case "adagrad":
+                v = v + change.square()
+        x = x + self.rate * m / (v.sqrt() + self.tau)
+        return x[None], torch.stack([x, m, v.sqrt()])

@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.aggregation import Extrapolated, Graph, Member, Rows, StepMean, Stock
-from fedhca2.aggregation.scaled_means import onto_simplex
+from fedhca2.aggregation.means import onto_simplex
 from fedhca2.params import Layout
 
 LAYOUT = Layout(("a.weight", "b.weight"), ((3,), (4,)))
