@@ -2,8 +2,15 @@
 
 from fedhca2.metrics.delta_m import delta_m, relative_gain, rise
 from fedhca2.metrics.edges import OdsF, edge_rules
-from fedhca2.metrics.images import Accuracy, CorrectKeypoints, MeanAveragePrecision, Over, VectorMAE, VectorRMSE
-from fedhca2.metrics.metric import Metric
+from fedhca2.metrics.metric import (
+    Accuracy,
+    CorrectKeypoints,
+    MeanAveragePrecision,
+    Metric,
+    Over,
+    VectorMAE,
+    VectorRMSE,
+)
 from fedhca2.metrics.pixels import AngularError, DepthRMSE, MaxF, MeanIoU, SalientIoU, SalientIoUOfImages
 
 __all__ = [

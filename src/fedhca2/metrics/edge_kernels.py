@@ -2,14 +2,12 @@
 
 Thinning is Guo and Hall's two-pass algorithm (`bwmorph thin`). Maps are flat arrays with a margin of zeros. `code`
 records which of every pixel's 8 neighbours are on, so one table look-up decides whether to delete it. After the first
-two passes only neighbours of deleted pixels are checked.
+two passes only neighbours of pixels that the last two have deleted are checked.
 
-The pass goes from the highest threshold down: each adds pixels, thins and repairs the matching. The matching of
-predicted and true edge pixels is one to one and maximum at every threshold: no augmenting path exists. Only a new
-prediction, or a true pixel that has lost its prediction, can be the end of such a path. So one search from each, the
-latter before anything is added, keeps the matching maximum. Pixels of the other side that a failed search has visited
-form a closed set without a free pixel: they are dead, and later searches skip them. True pixels stay dead until one of
-them loses its prediction, predictions until one is added.
+The pass over thresholds goes from the highest down: each adds pixels, thins, and repairs the matching of predicted and
+true edge pixels. It is one to one and as large as possible: no augmenting path exists. True pixels that a failed search
+has visited form a closed set without a free pixel: they are dead, and later searches skip them, until one of them loses
+its prediction, which begins a new epoch.
 
 numba caches machine code until this file changes, so what is compiled here uses nothing from other files.
 """
@@ -92,46 +90,36 @@ def switch(on, code, pixel, stride):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def thin_in_place(on, code, pixels, stride, work, queued, gone):  # type: ignore[no-untyped-def]
-    """Thin the map whose pixels are listed; returns the number of deletions, which are listed in `gone`.
-
-    `work` [2, n] and `queued` [2, map] are scratch; `queued` is all zeros before and after.
-    """
-    waiting = np.zeros(2, np.int64)
-    deleted, first = 0, True
-    while first or waiting[0] + waiting[1] > 0:
-        for turn in range(2):
-            candidates = pixels if first else work[turn, : waiting[turn]]
-            start = deleted
-            for pixel in candidates:
-                queued[turn, pixel] = 0
+def thin_in_place(on, code, pixels, stride, gone):  # type: ignore[no-untyped-def]
+    """Thin the map whose pixels are listed; returns the number of deletions, which are listed in `gone`."""
+    before, last, deleted, passes = 0, 0, 0, 0  # deletions until the last pass but one, until the last one, and now
+    while passes < 2 or deleted > before:
+        start, turn = deleted, passes % 2
+        if passes < 2:
+            for pixel in pixels:
                 if on[pixel] and DELETABLE[turn, code[pixel]]:
                     gone[deleted] = pixel
                     deleted += 1
-            waiting[turn] = 0
-            for pixel in gone[start:deleted]:
-                switch(on, code, pixel, stride)
-            for pixel in gone[start:deleted]:
+        else:
+            for pixel in gone[before:start]:
                 for k in range(8):
                     near = pixel + neighbour(k, stride)
-                    if on[near]:
-                        for later in range(2):
-                            if not queued[later, near]:
-                                queued[later, near] = 1
-                                work[later, waiting[later]] = near
-                                waiting[later] += 1
-        first = False
+                    if on[near] == 1 and DELETABLE[turn, code[near]]:
+                        on[near], gone[deleted] = 3, near  # not twice
+                        deleted += 1
+        for pixel in gone[start:deleted]:
+            on[pixel] = 1
+            switch(on, code, pixel, stride)
+        before, last, passes = last, start, passes + 1
     return deleted
 
 
 @njit(cache=True, nogil=True)
-def _thinned(mask, stride):  # type: ignore[no-untyped-def]
-    on, code = np.zeros(mask.size, np.uint8), np.zeros(mask.size, np.uint8)
-    pixels = np.flatnonzero(mask)
+def _thinned(pixels, size, stride):  # type: ignore[no-untyped-def]
+    on, code = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
     for pixel in pixels:
         switch(on, code, pixel, stride)
-    work, queued = np.empty((2, pixels.size), np.int64), np.zeros((2, mask.size), np.uint8)
-    thin_in_place(on, code, pixels, stride, work, queued, np.empty(pixels.size, np.int64))
+    thin_in_place(on, code, pixels, stride, np.empty_like(pixels))
     return on
 
 
@@ -144,7 +132,7 @@ def thin(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
            [0, 0, 0, 0, 0]])
     """
     padded = np.pad(mask, 1)
-    on: Flags = _thinned(padded.ravel(), padded.shape[1])
+    on: Flags = _thinned(np.flatnonzero(padded), padded.size, padded.shape[1])
     return on.reshape(padded.shape)[1:-1, 1:-1].astype(bool)
 
 
@@ -163,54 +151,44 @@ def disc(radius: float, stride: int) -> NDArray[np.int64]:
 
 @njit(cache=True, nogil=True)
 def neighbours(candidate, truth, offsets):  # type: ignore[no-untyped-def]
-    """True pixels near each candidate, and candidates near each true pixel, both sorted from the nearest.
-
-    Each is a pair of arrays: the first has the start of a pixel's list in the second (it ends where the next one
-    starts).
-    """
-    start, start_back = np.zeros(candidate.size + 1, np.int64), np.zeros(candidate.size + 1, np.int64)
+    """True pixels near each candidate, from the nearest: where a pixel's list starts in the second array, and that."""
+    start = np.zeros(candidate.size + 1, np.int64)
     for offset in offsets:
         for true in truth:
             start[true + offset + 1] += candidate[true + offset]
-            start_back[true + 1] += candidate[true + offset]
     for pixel in range(candidate.size):
         start[pixel + 1] += start[pixel]
-        start_back[pixel + 1] += start_back[pixel]
-    near, near_back = np.empty(start[-1], np.int32), np.empty(start[-1], np.int32)
-    filled, filled_back = start.copy(), start_back.copy()
+    near, filled = np.empty(start[-1], np.int32), start.copy()
     for offset in offsets:
         for true in truth:
-            pixel = true + offset
-            if candidate[pixel]:
-                near[filled[pixel]], near_back[filled_back[true]] = true, pixel
-                filled[pixel] += 1
-                filled_back[true] += 1
-    return start, near, start_back, near_back
+            if candidate[true + offset]:
+                near[filled[true + offset]] = true
+                filled[true + offset] += 1
+    return start, near
 
 
 @njit(cache=True, nogil=True)
-def augment(root, start, near, active, partner, partner_back, dead, epoch, seen, stamp, parent, queue):  # type: ignore[no-untyped-def]
-    """Search an augmenting path from an unmatched pixel of either side; true if the matching has grown.
+def augment(root, start, near, partner, prediction_of, dead, epoch, seen, stamp, parent, queue):  # type: ignore[no-untyped-def]
+    """Search an augmenting path from an unmatched prediction; true if the matching has grown.
 
-    `start`, `near`, `partner` belong to the root's side, `active`, `partner_back`, `dead`, `seen`, `parent` to the
-    other. `dead` is valid for the current `epoch`, `seen` for this search, whose `stamp` is new.
+    `dead` is valid for the current `epoch`, `seen` for this search, whose `stamp` is new; the last two are scratch.
     """
     queue[0], head, tail = root, 0, 1
     while head < tail:
         pixel = queue[head]
         head += 1
-        for other in near[start[pixel] : start[pixel + 1]]:
-            if not active[other] or dead[other] == epoch or seen[other] == stamp:
+        for true in near[start[pixel] : start[pixel + 1]]:
+            if dead[true] == epoch or seen[true] == stamp:
                 continue
-            seen[other], parent[other] = stamp, pixel
-            if partner_back[other] >= 0:
-                queue[tail] = partner_back[other]
+            seen[true], parent[true] = stamp, pixel
+            if prediction_of[true] >= 0:
+                queue[tail] = prediction_of[true]
                 tail += 1
                 continue
-            while other >= 0:
-                pixel = parent[other]
-                partner_back[other] = pixel
-                other, partner[pixel] = partner[pixel], other
+            while true >= 0:
+                pixel = parent[true]
+                prediction_of[true] = pixel
+                true, partner[pixel] = partner[pixel], true
             return True
     for pixel in queue[1:tail]:
         dead[partner[pixel]] = epoch
@@ -218,81 +196,37 @@ def augment(root, start, near, active, partner, partner_back, dead, epoch, seen,
 
 
 @njit(cache=True, nogil=True)
-def _changes(on, active, pixels, partner, prediction_of, added, freed):  # type: ignore[no-untyped-def]
-    """List what is on but not yet active, and remove what is active but no longer on, freeing its true pixels.
-
-    Returns the numbers of added pixels, freed true pixels, and removed pixels.
-    """
-    new, lost, left = 0, 0, 0
-    for pixel in pixels:
-        if on[pixel] and not active[pixel]:
-            added[new] = pixel
-            new += 1
-        elif active[pixel] and not on[pixel]:
-            active[pixel] = 0
-            left += 1
-            true = partner[pixel]
-            if true >= 0:
-                freed[lost] = true
-                lost += 1
-                partner[pixel], prediction_of[true] = -1, -1
-    return new, lost, left
-
-
-@njit(cache=True, nogil=True)
 def _sweep(candidate, pixels, ends, truth, offsets, stride):  # type: ignore[no-untyped-def]
     size, count = candidate.size, ends.size - 2
-    on, code = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
-    work, queued = np.empty((2, pixels.size), np.int64), np.zeros((2, size), np.uint8)
-    gone, added, freed = (
-        np.empty(pixels.size, np.int64),
-        np.empty(pixels.size, np.int64),
-        np.empty(truth.size, np.int64),
-    )
-
-    start, near, start_back, near_back = neighbours(candidate, truth, offsets)
-    active, always = np.zeros(size, np.uint8), np.ones(size, np.uint8)
+    start, near = neighbours(candidate, truth, offsets)
+    on, code, gone = np.zeros(size, np.uint8), np.zeros(size, np.uint8), np.empty(pixels.size, np.int64)
     partner, prediction_of = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
-    dead, dead_back = np.zeros(size, np.int32), np.zeros(size, np.int32)
-    seen, seen_back = np.zeros(size, np.int32), np.zeros(size, np.int32)
-    parent, queue = np.empty(size, np.int32), np.empty(max(pixels.size, truth.size) + 1, np.int32)
-
+    dead, failed, seen = np.zeros(size, np.int32), np.zeros(size, np.int32), np.zeros(size, np.int32)
+    parent, queue = np.empty(size, np.int32), np.empty(pixels.size + 1, np.int32)
     counts = np.zeros((2, count), np.int64)
     matches, predictions, stamp, epoch = 0, 0, 0, 1
     for k in range(count, 0, -1):
+        here = pixels[: ends[k]]
         if ends[k] > ends[k + 1]:
-            for pixel in pixels[ends[k + 1] : ends[k]]:
+            for pixel in here[ends[k + 1] :]:
                 switch(on, code, pixel, stride)
-            deleted = thin_in_place(on, code, pixels[: ends[k]], stride, work, queued, gone)
-            new, lost, left = _changes(on, active, pixels[: ends[k]], partner, prediction_of, added, freed)
+            deleted = thin_in_place(on, code, here, stride, gone)
+            predictions, past = here.size - deleted, epoch
+            for pixel in gone[:deleted]:
+                true = partner[pixel]
+                if true >= 0:
+                    prediction_of[true], partner[pixel] = -1, -1
+                    matches -= 1
+                    epoch = past + 1 if dead[true] == past else epoch
+            for root in here:
+                if on[root] and partner[root] < 0 and failed[root] != epoch:
+                    stamp += 1
+                    if augment(root, start, near, partner, prediction_of, dead, epoch, seen, stamp, parent, queue):
+                        matches += 1
+                    else:
+                        failed[root] = epoch
             for pixel in gone[:deleted]:
                 switch(on, code, pixel, stride)
-            predictions, matches = predictions + new - left, matches - lost
-            for true in freed[:lost]:
-                if dead[true] == epoch:
-                    epoch += 1
-            for true in freed[:lost]:
-                stamp += 1
-                matches += augment(
-                    true,
-                    start_back,
-                    near_back,
-                    active,
-                    prediction_of,
-                    partner,
-                    dead_back,
-                    k,
-                    seen_back,
-                    stamp,
-                    parent,
-                    queue,
-                )
-            for pixel in added[:new]:
-                active[pixel] = 1
-                stamp += 1
-                matches += augment(
-                    pixel, start, near, always, partner, prediction_of, dead, epoch, seen, stamp, parent, queue
-                )
         counts[0, k - 1], counts[1, k - 1] = matches, predictions
     return counts
 

@@ -2,7 +2,7 @@
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 import scipy  # imports its parts when they are used
@@ -85,9 +85,7 @@ def suppress_non_maxima(image: Image, radius: int, border: int, smooth: bool) ->
 class EdgeRules:
     """How to interpret an edge map.
 
-    `radius`, `border`, `smooth`: non-maximum suppression. `in_bytes`: its result is rounded to 8 bits. `strict`: "on"
-    means > a threshold, not ≥. `ground_truth`: labels are edges (1 = edge), or label maps whose boundaries are the
-    edges.
+    `radius`, `border`, `smooth`: non-maximum suppression. `in_bytes`: its result is rounded to 8 bits.
     """
 
     radius: int = 4
@@ -95,8 +93,6 @@ class EdgeRules:
     smooth: bool = True
     in_bytes: bool = True
     thresholds: tuple[float, ...] = tuple(k / 100 for k in range(1, 100))
-    strict: bool = False
-    ground_truth: Literal["edges", "label_map"] = "edges"
 
 
 PRESETS = {"seism": EdgeRules(), "invpt": EdgeRules(radius=1, smooth=False, in_bytes=False)}
@@ -142,33 +138,27 @@ def levels(edges: NDArray[np.uint8], rules: EdgeRules) -> NDArray[np.uint8]:
     """The number of thresholds that each pixel reaches after non-maximum suppression."""
     ridge = suppress_non_maxima(edges.astype(np.float32) / np.float32(255), rules.radius, rules.border, rules.smooth)
     thresholds = np.array(rules.thresholds)
-    side: Literal["left", "right"] = "left" if rules.strict else "right"
     if not rules.in_bytes:
-        return np.searchsorted(thresholds, ridge.astype(np.float64), side).astype(np.uint8)
-    reached = np.searchsorted(thresholds, np.arange(256) / 255, side).astype(np.uint8)
+        return np.searchsorted(thresholds, ridge.astype(np.float64), "right").astype(np.uint8)
+    reached = np.searchsorted(thresholds, np.arange(256) / 255, "right").astype(np.uint8)
     return reached[(ridge * np.float32(255) + np.float32(0.5)).astype(np.uint8)]
-
-
-def counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, rules: EdgeRules) -> NDArray[np.int64]:
-    """Matched, predicted and true pixels [thresholds, 3] of an image without padding."""
-    from fedhca2.metrics.edge_kernels import sweep, thin  # numba takes a second to import
-
-    drawn = label == 1 if rules.ground_truth == "edges" else boundaries(torch.from_numpy(label)).numpy()
-    truth = thin(drawn)
-    count = len(rules.thresholds)
-    matched, predicted = sweep(levels(edges, rules), truth, count, max_dist * float(np.hypot(*label.shape)))
-    return np.stack((matched, predicted, np.full(count, truth.sum())), axis=1)
 
 
 def image_counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, rules: EdgeRules) -> Counts:
     """Counts [thresholds + 2, 3] of one image: each threshold's, the best one's, and (1, 0, 0) for the image itself.
 
-    Padding is where the label is 255; an image with only padding is not counted.
+    A threshold's are its matched, predicted and true pixels. Padding is where the label is 255; an image with only
+    padding is not counted.
     """
-    box = crop(label)
+    from fedhca2.metrics.edge_kernels import sweep, thin  # numba takes a second to import
+
+    count, box = len(rules.thresholds), crop(label)
     if not label[box].size:
-        return np.zeros((len(rules.thresholds) + 2, 3), np.int64)
-    at = counts(np.ascontiguousarray(edges[box]), np.ascontiguousarray(label[box]), max_dist, rules)
+        return np.zeros((count + 2, 3), np.int64)
+    truth = thin(label[box] == 1)
+    reached = levels(np.ascontiguousarray(edges[box]), rules)
+    matched, predicted = sweep(reached, truth, count, max_dist * float(np.hypot(*truth.shape)))
+    at = np.stack((matched, predicted, np.full(count, truth.sum())), axis=1)
     return np.concatenate((at, at[f_measure(at).argmax()][None], [[1, 0, 0]]))
 
 

@@ -1,6 +1,6 @@
 """Metrics over all valid pixels of a split: IoU of class maps, angles of normals, RMSE of depths, F of saliency."""
 
-from math import nan, pi
+from math import nan, pi, sqrt
 from typing import Literal
 
 import torch
@@ -105,14 +105,11 @@ class DepthRMSE(MeanOfValues):
     name = "rmse"
     higher_is_better = False
     largest = 80.0
+    finish = staticmethod(sqrt)
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add depths [B, 1, H, W] in metres."""
         self.add_values((prediction.double() - label.double()).square(), valid=(label > 0) & (label < self.largest))
-
-    def compute(self) -> dict[str, float]:
-        """The root of the mean."""
-        return {self.name: float(self.mean.sqrt())}
 
 
 def counts_at_thresholds(probability: Tensor, label: Tensor, thresholds: Tensor) -> Tensor:
