@@ -121,7 +121,7 @@ def test_only_what_was_run_in_both_experiments_stands_side_by_side(fill, three_s
 
 
 def test_ranks_are_drawn(fill, three_seeds, tmp_path):
-    assert "](images/ranks-scenes_1c.svg)\n\nRanks" in fill("ranks scenes_1c")
+    assert "](images/ranks-scenes_1c.svg)\n\nMean rank" in fill("ranks scenes_1c")
     assert (tmp_path / "docs" / "images" / "ranks-scenes_1c.svg").exists()
 
 

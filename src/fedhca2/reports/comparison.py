@@ -144,11 +144,12 @@ class Comparison:
         """Say which columns are not compared, and which methods differ from their defaults, unless labels say so."""
         notes = []
         if columns := "; ".join(f"{column.group}: {column.task}" for column in self.left_out):
-            notes.append(f"Not all runs have these columns, which are left out: {columns}. Δm is over the others.")
+            notes.append(f"Left out, since not all runs have them: {columns}. Δm covers the other columns.")
         told = {label: [each for each in changes if each not in label] for label, changes in self.changed.items()}
         if RECOVERED in self.columns and not any(isfinite(row[RECOVERED].mean) for row in self.entries.values()):
-            wanted = f"pooled gains more than chance explains, over at least {MIN_SEEDS} seeds"
-            notes.append(f"Shares of pooled's gain are unknown: they need that {wanted}.")
+            notes.append(
+                f"No share of the pooled gain: `pooled` must gain beyond chance over {MIN_SEEDS} seeds or more."
+            )
         if methods := "; ".join(f"{label}: {', '.join(changes)}" for label, changes in told.items() if changes):
             notes.append(f"Settings that differ from a method's defaults: {methods}.")
         return notes
@@ -268,7 +269,7 @@ def _only(run: RunFiles, shared: Iterable[Column]) -> Scores:
 
 
 def with_trivial(comparison: Comparison, runs: Iterable[RunFiles]) -> Comparison:
-    """The comparison with a last row of what one answer for all images scores, as far as the runs know it."""
+    """The comparison with a last row of what a constant answer scores, as far as the runs know it."""
     found: dict[Column, list[float]] = {}
     for run in runs:
         groups = client_groups(run)

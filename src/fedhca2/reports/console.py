@@ -111,7 +111,9 @@ class ConsoleWatcher(Watcher):
         for client, why in record.refused.items():
             self.console.print(Text(f"round {round + 1}: {client} was excluded: {why}", "yellow"))
         for client, late in record.late.items():
-            self.console.print(f"round {round + 1}: {client} is {late.rounds} rounds late and counts {late.weight:.2f}")
+            self.console.print(
+                f"round {round + 1}: {client} was {counted(late.rounds, 'round')} late; weight {late.weight:.2f}"
+            )
         total = self.experiment.rounds
         if not self.console.is_terminal:
             state = f"{self.experiment.method_name} round {round + 1}/{total}  {seconds:.1f} s"

@@ -80,10 +80,10 @@ def ranking_note(ranking: Ranking) -> str:
     p = "p < 0.001" if ranking.p_value < 0.001 else f"p = {ranking.p_value:.3f}"
     difference = "a difference" if ranking.p_value < LEVEL else "no difference"
     return (
-        f"Ranks (1 is the best) averaged over {ranking.rankings} rankings, one per column and seed. Friedman's test "
-        f"finds {difference} between the methods ({p}). Methods joined by a bar are closer than the critical "
-        f"difference (Nemenyi's test at {100 * LEVEL:g} %). Both tests take the rankings as independent, but the "
-        "columns of a run share encoders and the seeds share a data set: they find differences too easily."
+        f"Mean rank (1 is best) over {ranking.rankings} rankings, one per column and seed. Friedman's test finds "
+        f"{difference} between the methods ({p}). Methods joined by a bar are closer than the critical difference "
+        f"(Nemenyi's test at {100 * LEVEL:g}%). Both tests assume independent rankings. The columns of a run share "
+        "encoders and the seeds share a data set, so they find differences too easily."
     )
 
 

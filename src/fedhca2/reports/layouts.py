@@ -65,7 +65,7 @@ def _chance_note(comparison: Comparison) -> str:
     count = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else counted(seeds[0], "seed")
     if not tests:
         needed = f"at least {MIN_SEEDS} seeds with a known Δm"
-        return f"No Δm is marked as beyond chance: that takes {needed}, found {count}."
+        return f"No Δm is tested against chance: expected {needed}, got {count}."
     how = f"paired t-test against {LOCAL} over {count}, two-sided, p < {LEVEL} after Holm's correction for "
     how += counted(tests, "comparison")
     if not any(comparison.is_beyond_chance(method, DELTA_M) for method in comparison.entries):
@@ -159,14 +159,14 @@ def board_table(board: Records) -> TextTable:
         last = one["experiment"]
     names = ["experiment", "method", "seeds", "Δm %", "worst client", "time", "up", "down"]
     right, drop = ["seeds", "Δm %", "time", "up", "down"], ["down", "up", "time", "seeds"]
-    note = "" if board else "no finished runs"
+    note = "" if board else "No finished runs"
     return TextTable(names, [[*map(escape_markup, row)] for row in rows], "", note, right, drop, {"worst client": 14})
 
 
 def write_comparison(runs: Sequence[RunFiles], folder: Path, *, trivial: bool = False) -> Comparison:
     """Write table.md, table.csv, table.tex and, for three methods or more, critical-difference.svg into a folder.
 
-    :param trivial: also list what one answer for all images scores.
+    :param trivial: also list what a constant answer scores.
     """
     comparison = gather(runs)
     if ranking := ranking_of(comparison):

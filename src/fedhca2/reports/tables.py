@@ -141,7 +141,7 @@ def result_table(
 ) -> TextTable:
     """Make one row per client and task: its metric, the local baseline, the relative gain; of many, one per group.
 
-    :param trivial: also list what one answer for all images scores.
+    :param trivial: also list what a constant answer scores.
     """
     where = ", on test images" * (result.split == "test")
     title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}{where}"
@@ -179,7 +179,9 @@ def across_text(result: Result, tasks: TaskSet) -> str:
     if across is None or len(result.clients) < 2:
         return ""
     worst = f"Worst client: {across.client}, {gain_text(across.worst)}"
-    return f"{worst}; {across.harmed:.0f}% of clients lose. Standard deviation over clients: {across.deviation:.2f}%."
+    return (
+        f"{worst}; {across.harmed:.0f}% of the clients lose. Standard deviation over clients: {across.deviation:.2f}%."
+    )
 
 
 def counting_gains(clients: Scores, baseline: Scores, tasks: TaskSet) -> list[float]:
@@ -254,12 +256,12 @@ def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
         "an unknown amount" if size is None else size_text(size)
         for size in (forecast.memory["states"], forecast.memory["steps"])
     )
-    secure = "; secure aggregation adds to that" if experiment.secure_aggregation else ""
+    secure = ", plus secure aggregation" if experiment.secure_aggregation else ""
     sentences = [
         f"{counted(len(rows), 'client')}, {counted(experiment.rounds, 'round')} of {experiment.method_name} on "
-        f"{', '.join(forecast.devices)}; a round with all clients sends {up} up and {down} down{secure}",
-        f"memory: about {states} for the states of all clients, of which those beyond checkpoints.memory wait in "
-        f"files, and {steps} for training steps, besides images and libraries",
+        f"{', '.join(forecast.devices)}. A round of all clients sends {up} up and {down} down{secure}.",
+        f"Memory: about {states} for the clients' states and {steps} for training steps, plus images and libraries. "
+        "States beyond checkpoints.memory wait in files.",
         "Dry run: nothing was trained or written.",
     ]
     return Group(table, *map(Text, sentences))

@@ -186,7 +186,7 @@ def test_the_share_of_the_pooled_gain_needs_a_gain_beyond_chance(tmp_path, ceili
         ]
     )
     assert comparison.entries["fedavg"][RECOVERED].mean == pytest.approx(share, nan_ok=True)
-    assert isnan(share) == ("Shares of pooled's gain are unknown" in " ".join(comparison.notes))
+    assert isnan(share) == ("No share of the pooled gain" in " ".join(comparison.notes))
 
 
 def test_a_summary_of_many_methods_has_both_gains(twins):

@@ -52,4 +52,4 @@ def test_the_command_prints_the_same_records(runs):
 
 
 def test_an_empty_folder_has_no_board(tmp_path):
-    assert "no finished runs" in CliRunner().invoke(app, ["leaderboard", str(tmp_path)]).stdout
+    assert "No finished runs" in CliRunner().invoke(app, ["leaderboard", str(tmp_path)]).stdout

@@ -70,7 +70,7 @@ def test_the_corrected_p_is_in_the_csv_file():
 def test_two_seeds_give_no_mark_and_the_note_says_why():
     two = gains(ours=[5.0, 5.1])
     assert not two.is_beyond_chance("ours", DELTA_M)
-    assert marks_note(two).endswith("that takes at least 3 seeds with a known Δm, found 2 seeds.")
+    assert marks_note(two).endswith("expected at least 3 seeds with a known Δm, got 2 seeds.")
 
 
 def test_the_note_says_that_nothing_is_beyond_chance():
@@ -126,7 +126,7 @@ def test_the_figure_names_every_method_and_is_xml():
 def test_the_figure_says_what_it_assumes():
     ranking = Ranking({"a": 1.0, "b": 2.0, "c": 3.0}, 20, 0.2, 1.5)
     assert "no difference between the methods (p = 0.200)" in ranking_note(ranking)
-    assert "take the rankings as independent" in ranking_note(ranking)
+    assert "assume independent rankings" in ranking_note(ranking)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Who helps whom: what clients gained from the server, and what their updates would do for each other."""
+"""Who helps whom: the effect of the server's update on each client, and of each client's update on the others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def client_gains(run: RunFiles) -> dict[str, dict[int, float]]:
 
 
 def measured_pairs(run: RunFiles) -> list[MeasuredPairs]:
-    """The pairs of every layout. If no transfer was measured, the updates that the server compared anyway."""
+    """The pairs of every layout. If no transfer was measured, the updates that the server compared."""
     events = run.of("transfer")
     rounds = {event["round"] - 1 for event in run.of("effect")} if not events else set()
     if rounds:
@@ -88,7 +88,7 @@ def _pairs(same: MemberEvents) -> MeasuredPairs:
 
 
 def transfer_sentences(run: RunFiles) -> list[str]:
-    """Say who gained and who helps, over all measured rounds; empty if the run did not ask."""
+    """Say who gained and who helps, over all measured rounds; empty without `diagnostics`."""
     gains = {client: fmean(by_round.values()) for client, by_round in client_gains(run).items()}
     pairs, sentences = measured_pairs(run), []
     if run.config.get("diagnostics") and not gains and not pairs:
@@ -114,11 +114,11 @@ def effect_sentence(run: RunFiles) -> list[str]:
     if not changes:
         return []
     change = gain_text(fmean(changes))
-    return [f"Taking in the server's update changed a client's validation loss by {change} at once, on average."]
+    return [f"On average, the server's update changed a client's validation loss by {change} at once."]
 
 
 def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[MeasuredPairs]) -> str:
-    """Say for whom the server's rows lowered the loss, and how that goes together with Δm if they did not."""
+    """Say whose loss the server's update lowered, and how a rise can agree with Δm."""
     most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
     better = sum(gain > 0 for gain in gains.values())
     told = (
@@ -164,7 +164,7 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], note: str, most: int = 
     names = sorted(means, key=means.__getitem__)
     if len(names) > most:
         names = names[: most // 2] + names[-most // 2 :]
-        note += f" Of {len(means)} clients, the {most // 2} with the largest and the smallest fall are drawn."
+        note += f" Shown: the {most // 2} largest and the {most // 2} smallest of {len(means)} clients."
     by_round = [
         ", ".join(f"round {round}: {gain_text(gain)}" for round, gain in sorted(gains[name].items())[-12:])
         for name in names
@@ -239,12 +239,12 @@ def _graph(pairs: MeasuredPairs, most: int = 60) -> Figure:
         "margin": {"l": room, "r": room, "t": 10, "b": 10},
     }
     note = (
-        "To each client on the right, from the one on the left whose update would help it most, on average over the "
-        "measured rounds; thick arrows help more. "
-        f"{len(pairs.members) - len(best)} of {counted(len(pairs.members), 'client')} would not be helped by any."
+        "Left: the client whose update would help the client on the right most, on average over the measured rounds. "
+        "Thicker arrows help more. "
+        f"No update would help {len(pairs.members) - len(best)} of {counted(len(pairs.members), 'client')}."
     )
     if len(best) > most:
-        note += f" The {most} strongest of {len(best)} arrows are drawn."
+        note += f" Shown: the {most} strongest of {len(best)} arrows."
     traces = [_names(0, left, told, "middle left"), _names(1, right, told_right, "middle right")]
     return Figure(f"giving{pairs.mark}", "Best donor for each client", note, traces, layout, wide=True)
 
@@ -294,9 +294,9 @@ def _points(pairs: MeasuredPairs) -> Figure:
     layout["xaxis"] |= {"range": [-reach, reach], "zeroline": True, "zerolinecolor": GREY}
     layout["yaxis"] |= {"range": [-0.05, 1.1]}
     note = (
-        "Left of 0 the updates of a pair conflict, right of it they agree. Near 0, a pair at the top has updates of "
-        "one size in unrelated directions: no conflict. At the bottom, one update is far smaller than the other and "
-        "hardly counts: no interaction. Colours show how much they would help each other on average."
+        "Left of 0 the updates of a pair conflict; right of 0 they agree. Near 0, they are unrelated. "
+        "Top: updates of equal size. Bottom: one update is far smaller and hardly counts. "
+        "Colour: how much they would help each other on average."
     )
     slider = Slider.of_rounds([pairs.rounds[i] for i in shown])
     title = "Update similarity by pair"

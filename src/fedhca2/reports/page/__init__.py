@@ -25,7 +25,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a heading; the first column names the row. `over` are headings of several columns, and how many."""
+    """Rows under a heading; the first column names the row. `over` has headings that span columns, and how many."""
 
     title: str
     columns: Sequence[str]
@@ -49,11 +49,11 @@ class Tile:
 
 @dataclass(frozen=True)
 class AnswerBlock:
-    """The outcome at a glance: one number and what it means, sentences, and facts."""
+    """The outcome in short: one number and what it means, sentences, and facts."""
 
     name: str
     number: str
-    meaning: Sequence[str]  # sentences, as those of the outcome
+    meaning: Sequence[str]  # sentences
     sentences: Sequence[str]
     tiles: Sequence[Tile]
     mark: str = ""
@@ -79,7 +79,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as a data: address or, in its place, lines of text, some with a share; and a caption."""
+    """A picture as a data: address, or lines of text instead, some with a share; and a caption."""
 
     address: str = ""
     caption: str = ""
@@ -88,7 +88,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Key:
-    """What colours mean: names of single ones or, between two words, a strip of them."""
+    """What colours mean: a name for each, or a strip of colours between two words."""
 
     swatches: Sequence[tuple[str, str]] = ()  # name and colour
     strip: str = ""  # a picture, as a data: address
@@ -110,7 +110,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that does not move, as SVG."""
+    """A static figure, as SVG."""
 
     title: str
     svg: str

@@ -199,7 +199,7 @@ def colour_key(task: Task, seen: Sequence[Array], names: Sequence[str]) -> Key:
     ramp = np.linspace(0, 1, 64, dtype=np.float32)[None, None].repeat(6, axis=1)
     if _is_measured(task):
         strip = to_image(paint_depth(torch.from_numpy(ramp), 0, 1).numpy())
-        return Key(strip=address(strip), ends=("least", "greatest value of the label, whose range is below it"))
+        return Key(strip=address(strip), ends=("lowest", "highest value of the label; the range is under each label"))
     if not (isfinite(low) and isfinite(high)):
         return Key()
     return Key(strip=address(paint(task, low + (high - low) * ramp, names)), ends=(f"{low:g}", f"{high:g}"))

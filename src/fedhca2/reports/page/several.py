@@ -260,7 +260,7 @@ def _costs(rows: Variants, colours: Mapping[str, str]) -> list[Figure]:
         times = [{event["round"] + 1: event["seconds"] for event in run.of("round")} for run in same]
         seconds += draw_series(label, colours[label], times, range(1, rounds + 1), band="seeds")
     sums = {label: [same[0].outcome.bytes[way] for way in ("up", "down")] for label, same in rows.items()}
-    note = "Whole rounds, including clients and server."
+    note = "Whole rounds: clients and server."
     told = "All clients together, one seed: upload (dark), download (light)."
     return [
         Figure("seconds", "Time per round", note, seconds, round_axes(rounds, "s")),

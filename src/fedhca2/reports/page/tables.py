@@ -108,7 +108,7 @@ def _answer(run: RunFiles, gains: Sequence[Gain]) -> AnswerBlock:
 
 
 def unclear_scores(run: RunFiles) -> list[str]:
-    """Name the scores that are not clearly better than one answer for all images; empty if all are, or none is known.
+    """Name the scores that are not clearly better than a constant answer; empty if all are, or none is known.
 
     Of many clients only their number is told.
     """
