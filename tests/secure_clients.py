@@ -8,16 +8,7 @@ import torch
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.flower.answers import SiteAnswer
 from fedhca2.federation.flower.deploy.secagg_server import SecureSum
-from fedhca2.federation.flower.deploy.secagg_site import (
-    KEYS,
-    MASK,
-    SHARE,
-    UNREADABLE,
-    Secrets,
-    SumMember,
-    SumRules,
-    new_keys,
-)
+from fedhca2.federation.flower.deploy.secagg_site import Secrets, SumMember, SumRules, new_keys
 from fedhca2.federation.sum_server import Sum
 from fedhca2.params import Slot
 
@@ -40,17 +31,9 @@ class Clients:
             self.gone.add(name)
         if name in self.gone:
             raise ConnectionError("not there")
-        member, masked = SumMember(self.secrets[name], name, self.settings, self.rules), None
-        if stage == SHARE:
-            header = member.share(request)
-        elif stage == MASK:
-            masked = member.mask(request, {ENCODER: self.rows[name]})
-            header = {UNREADABLE: list(member.secrets.unreadable)}
-        elif stage == KEYS:
-            member.secrets, keys = new_keys(member.secrets, member.secrets.round)
-            header = {"keys": keys}
-        else:
-            header = member.unmask(request)
+        row = {ENCODER: self.rows[name]}
+        member = SumMember(self.secrets[name], name, self.settings, self.rules, lambda: row)
+        header, masked = member.answer(stage, 0, request)
         self.secrets[name] = Secrets.model_validate_json(member.secrets.model_dump_json())  # as from its file
         return self.spoiled.get((name, stage), lambda *same: same)(dict(header), masked)
 

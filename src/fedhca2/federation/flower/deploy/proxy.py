@@ -14,9 +14,7 @@ import socket
 import ssl
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +29,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from fedhca2.errors import UserError
+from fedhca2.federation.flower.deploy import proxy_checks as checks
 from fedhca2.federation.flower.deploy.processes import given_socket
-from fedhca2.federation.flower.deploy.proxy_checks import (
-    Headers,
-    KeyRegister,
-    KnownObjects,
-    ProxyLimits,
-    Quota,
-    RateLimitFilter,
-    Refusal,
-    Route,
-    forwarded,
-    headers_of,
-    is_signed,
-    key_in,
-    read_request,
-    route_of,
-)
+from fedhca2.federation.flower.deploy.proxy_checks import Headers, ProxyLimits, Refusal, Route
 from fedhca2.federation.flower.deploy.superlink import TOKEN, Registration, SuperLink, operator_token
 
 log = logging.getLogger("fedhca2.proxy")
@@ -56,11 +40,13 @@ log = logging.getLogger("fedhca2.proxy")
 class Proxy:
     """Forwards the requests that registered sites may make to a SuperLink."""
 
-    def __init__(self, superlink: httpx.AsyncClient, register: KeyRegister, quota: int, limits: ProxyLimits) -> None:
+    def __init__(
+        self, superlink: httpx.AsyncClient, register: checks.KeyRegister, quota: int, limits: ProxyLimits
+    ) -> None:
         """:param quota: bytes that a site may send for each message it receives."""
         self._superlink, self._register, self._quota, self._limits = superlink, register, quota, limits
-        self._objects = KnownObjects()
-        self._quotas: dict[int, Quota] = {}
+        self._objects = checks.KnownObjects()
+        self._quotas: dict[int, checks.Quota] = {}
         self._busy = Counter[int]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,7 +55,7 @@ class Proxy:
         who = f"a stranger at {request.client.host if request.client else 'an unknown address'}"
         try:
             async with asyncio.timeout(self._limits.answer_s):
-                route, headers = route_of(request), headers_of(request)
+                route, headers = checks.route_of(request), checks.headers_of(request)
                 site = await self._identify(route, headers)
                 who = f"{ascii(site.name)[1:-1][:80]} (node {site.node})"
                 scope["state"]["connection"].belongs_to(site.node)
@@ -84,7 +70,7 @@ class Proxy:
 
     async def _identify(self, route: Route, headers: Headers) -> Registration:
         """Identify the sender; only the header of the request has been read."""
-        key = key_in(headers)
+        key = checks.key_in(headers)
         try:
             site = await self._register.find(key)
         except UserError:
@@ -92,7 +78,7 @@ class Proxy:
         if site is None:
             status = 412 if route.request is fleet_pb2.ActivateNodeRequest else 401  # the SuperLink's own codes
             raise Refusal(status, "a key: expected a registered one, got another")
-        if not is_signed(headers, key):
+        if not checks.is_signed(headers, key):
             raise Refusal(401, "a request: expected a signature of the last minutes with its key, got another")
         return site
 
@@ -103,15 +89,15 @@ class Proxy:
         self._busy[site.node] += 1
         try:
             body = await self._body(request, route.limit)
-            message = read_request(route.request, body, site)
-            quota = self._quotas.setdefault(site.node, Quota(self._quota))
+            message = checks.read_request(route.request, body, site)
+            quota = self._quotas.setdefault(site.node, checks.Quota(self._quota))
             announces = isinstance(message, fleet_pb2.PushMessagesRequest)
             size = len(body) if announces or isinstance(message, message_pb2.PushObjectRequest) else 0
             quota.take(size, announces)
-            ask = partial(self._ask, request.url.path, body, headers)
-            response = await (
-                self._announce(site, message, ask) if isinstance(message, fleet_pb2.PushMessagesRequest) else ask()
-            )
+            new = announces and self._objects.claim(site.node, message.message_object_trees[0])
+            response = await self._ask(request.url.path, body, headers)
+            if new and not await _is_accepted(response):
+                self._objects.release(site.node, message.message_object_trees[0])
             if not response.is_success:
                 quota.give_back(size, announces)
             elif isinstance(message, fleet_pb2.PullMessagesRequest):
@@ -137,32 +123,26 @@ class Proxy:
         except TimeoutError:
             raise Refusal(408, f"a request: expected it within {self._limits.body_s:g} s, got it late") from None
 
-    async def _announce(
-        self, site: Registration, message: fleet_pb2.PushMessagesRequest, ask: Callable[[], Awaitable[httpx.Response]]
-    ) -> httpx.Response:
-        """Announce an answer, if its objects are new; they are the site's once the SuperLink has accepted them."""
-        tree = message.message_object_trees[0]
-        new = self._objects.claim(site.node, tree)
-        response = await ask()
-        if new and not (
-            response.is_success and fleet_pb2.PushMessagesResponse.FromString(await response.aread()).objects_to_push
-        ):
-            self._objects.release(site.node, tree)
-        return response
-
     async def _ask(self, path: str, body: bytes, headers: Headers) -> httpx.Response:
         """The SuperLink's response, of which only the header has been read."""
         try:
-            request = self._superlink.build_request("POST", path, content=body, headers=forwarded(headers))
+            request = self._superlink.build_request("POST", path, content=body, headers=checks.forwarded(headers))
             return await self._superlink.send(request, stream=True)
         except httpx.HTTPError as error:
             raise Refusal(503, f"the SuperLink: expected an answer, got {type(error).__name__}") from None
 
 
+async def _is_accepted(response: httpx.Response) -> bool:
+    """Whether the SuperLink waits for the objects that were announced."""
+    return response.is_success and bool(
+        fleet_pb2.PushMessagesResponse.FromString(await response.aread()).objects_to_push
+    )
+
+
 async def _pass_back(response: httpx.Response, send: Send) -> None:
     """Stream the SuperLink's response to a site."""
     try:
-        headers = [(name.encode(), value.encode()) for name, value in forwarded(response.headers).items()]
+        headers = [(name.encode(), value.encode()) for name, value in checks.forwarded(response.headers).items()]
         await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
         async for piece in response.aiter_bytes():
             await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -314,7 +294,7 @@ async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
         timeout=limits.answer_s,
     ) as client:
         config = Config(
-            Proxy(client, KeyRegister(link.registrations), quota, limits),
+            Proxy(client, checks.KeyRegister(link.registrations), quota, limits),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -336,7 +316,7 @@ def main(listen: str, superlink: str, keys: str, quota: str) -> None:
     """Serve with the words of the command line; see `serve`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    logging.getLogger().handlers[0].addFilter(RateLimitFilter())
+    logging.getLogger().handlers[0].addFilter(checks.RateLimitFilter())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -5,7 +5,7 @@ import logging
 import re
 from base64 import b64decode
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
@@ -296,11 +296,9 @@ class KnownObjects:
                 del self._holders[name]
 
 
-def names_in(tree: ObjectTree) -> Iterator[str]:
+def names_in(tree: ObjectTree) -> list[str]:
     """The names of all objects of a tree."""
-    yield tree.object_id
-    for child in tree.children:
-        yield from names_in(child)
+    return [one.object_id for one in internals.iterate_object_tree(tree)]
 
 
 class RateLimitFilter(logging.Filter):

@@ -6,9 +6,8 @@ stage, new keys, comes with every client's reply.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations, islice
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,21 +19,8 @@ from torch import Tensor
 from fedhca2.config import Config
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.flower.answers import SiteAnswer
-from fedhca2.federation.flower.deploy.secagg_site import (
-    KEYS,
-    MASK,
-    SHARE,
-    UNMASK,
-    UNREADABLE,
-    Steps,
-    Whole,
-    add_pair,
-    agree,
-    commitment,
-    largest,
-    mask,
-    public_of,
-)
+from fedhca2.federation.flower.deploy import secagg_site
+from fedhca2.federation.flower.deploy.secagg_site import Whole
 from fedhca2.federation.flower.internals import bytes_to_public_key
 from fedhca2.federation.flower.records import refuse_errors
 from fedhca2.federation.flower.wait import by_reason
@@ -44,22 +30,11 @@ from fedhca2.federation.sum_server import Sum, Summed
 log = logging.getLogger("fedhca2.server")
 
 T = TypeVar("T")
-Heard = tuple[dict[str, T], dict[str, str]]  # the clients' answers, and why others did not answer
+Requests = Mapping[str, Mapping[str, Any]]  # by client
 Read = Callable[[SiteAnswer], T]  # reads an answer; raises ValueError if it is unusable
-
-
-class Ask(Protocol):
-    """Sends clients the requests of a stage, and waits for the answers."""
-
-    def __call__(
-        self,
-        stage: str,
-        requests: Mapping[str, Mapping[str, Any]],
-        read: Read[T],
-        least: int,
-        values: Mapping[str, int],
-    ) -> Heard[T]:
-        """With `least` answers, offline clients are not waited for; an answer has this many masked `values`."""
+# Sends clients the requests of a stage, and returns their answers, and why others did not answer. Besides them it takes
+# how many answers make it useless to wait for clients that are offline, and how many masked values each answer has.
+Ask = Callable[[str, Requests, Read[Any], int, Mapping[str, int]], tuple[dict[str, Any], dict[str, str]]]
 
 
 class NoSumError(Exception):
@@ -68,10 +43,6 @@ class NoSumError(Exception):
 
 class _FaultyError(Exception):
     """Clients whose secrets could not be recovered, with the reasons."""
-
-    def __init__(self, clients: Mapping[str, str]) -> None:
-        super().__init__("; ".join(f"{client}: {why}" for client, why in clients.items()))
-        self.clients = clients
 
 
 Text = Annotated[str, Field(max_length=2048)]  # a key or a share
@@ -82,14 +53,6 @@ class _Shared(Config):
 
     shares: dict[str, Text]  # encrypted for each of the others
     seed: Text  # the commitment to its seed
-
-
-@dataclass(frozen=True)
-class _Masked:
-    """A client's answer in the third stage."""
-
-    values: Whole
-    unreadable: frozenset[str]  # whose shares it cannot read
 
 
 class _Opened(Config):
@@ -132,16 +95,18 @@ class SecureSum:
             try:
                 return self._attempt(public, self.settings.least(len(public)))
             except _FaultyError as error:
-                log.warning("adding up once more without %s", error)
-                self.away |= error.clients
-                public = {client: keys for client, keys in public.items() if client not in error.clients}
+                [faulty] = error.args
+                log.warning("adding up once more without %s", by_reason(faulty))
+                self.away |= faulty
+                public = {client: keys for client, keys in public.items() if client not in faulty}
             if len(public) < least:
                 raise NoSumError(f"expected {least} clients that stay, got {len(public)}; {by_reason(self.away)}")
-            public = self._stage(KEYS, {client: {} for client in public}, read_keys, least)
+            public = self._stage(secagg_site.KEYS, {client: {} for client in public}, read_keys, least)
 
     def _attempt(self, public: Mapping[str, tuple[str, str]], least: int) -> tuple[set[str], list[Tensor | None]]:
         """One pass through the stages; raises _FaultyError if a client's secrets could not be recovered."""
-        shared = self._stage(SHARE, {client: {"keys": public} for client in public}, _read_shares, least)
+        requests = {client: {"keys": public} for client in public}
+        shared = self._stage(secagg_site.SHARE, requests, lambda answer: _Shared.model_validate(answer.header), least)
         among = [
             Sum({client: own for client, own in each.weights.items() if client in shared}, each.numel)
             for each in self.sums
@@ -150,18 +115,20 @@ class SecureSum:
         masked = self._masked(shared, list(wanted.values()), least)
         stayed = self._without_lone(set(masked), list(wanted.values()), least)
         split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
-        opened = self._stage(UNMASK, dict.fromkeys(split["stayed"], split), _read_opened, least).values()
-        seeds = {client: _seed(client, opened, least, shared[client].seed) for client in split["stayed"]}
-        keys = {client: _key(client, opened, least, public[client][0]) for client in split["dropped"]}
+        asked = dict.fromkeys(split["stayed"], split)
+        opened = self._stage(secagg_site.UNMASK, asked, lambda answer: _Opened.model_validate(answer.header), least)
+        seeds = {client: _seed(client, opened.values(), least, shared[client].seed) for client in split["stayed"]}
+        keys = {client: _key(client, opened.values(), least, public[client][0]) for client in split["dropped"]}
         rows: list[Tensor | None] = [None] * len(self.sums)
         for position, (number, each) in enumerate(wanted.items()):
             if members := sorted(stayed & set(each.weights)):
                 total = np.zeros(each.numel, np.uint32)
                 for client in members:
                     total += masked[client].pop(0)
-                    total -= mask(seeds[client], position, each.numel)
+                    total -= secagg_site.mask(seeds[client], position, each.numel)
                     for gone in set(each.weights) & set(keys):
-                        add_pair(total, agree(keys[gone], public[client][0]), position, client < gone)
+                        secret = secagg_site.agree(keys[gone], public[client][0])
+                        secagg_site.add_pair(total, secret, position, client < gone)
                 rows[number] = self._row(number, each, total, members)
         return stayed, rows
 
@@ -181,9 +148,10 @@ class SecureSum:
             if sizes[client]
         }
         self.away |= {client: "all others of its sum have dropped out" for client in shared if client not in requests}
-        heard = self._stage(MASK, requests, _read_values, least, {client: sum(each) for client, each in sizes.items()})
-        self._find_faulty(shared, {client: each.unreadable for client, each in heard.items()}, least)
-        return {client: np.split(each.values, np.cumsum(sizes[client])[:-1]) for client, each in heard.items()}
+        numel = {client: sum(each) for client, each in sizes.items()}
+        heard = self._stage(secagg_site.MASK, requests, _read_masked, least, numel)
+        self._find_faulty(shared, {client: unreadable for client, (_, unreadable) in heard.items()}, least)
+        return {client: np.split(values, np.cumsum(sizes[client])[:-1]) for client, (values, _) in heard.items()}
 
     def _find_faulty(self, shared: Iterable[str], unreadable: Mapping[str, Collection[str]], least: int) -> None:
         """Raise _FaultyError if fewer clients than needed can read a client's shares, including its own."""
@@ -205,16 +173,16 @@ class SecureSum:
     def _row(self, number: int, each: Sum, total: Whole, members: Sequence[str]) -> Tensor:
         """The sum, scaled as if those that stayed had the weights of all."""
         try:
-            added = Steps(self.settings.clip, len(each.weights)).sum_of(total, len(members))
+            added = secagg_site.Steps(self.settings.clip, len(each.weights)).sum_of(total, len(members))
         except ValueError as error:
             raise NoSumError(str(error)) from None
         scale = self.sums[number].total(self.sums[number].weights) / each.total(members)
-        return torch.from_numpy(added * (largest(each.weights) * scale)).float()
+        return torch.from_numpy(added * (secagg_site.largest(each.weights) * scale)).float()
 
     def _stage(
         self,
         stage: str,
-        requests: Mapping[str, Mapping[str, Any]],
+        requests: Requests,
         read: Read[T],
         least: int,
         values: Mapping[str, int] | None = None,
@@ -230,13 +198,13 @@ class SecureSum:
 def _seed(client: str, opened: Iterable[_Opened], least: int, committed: str) -> bytes:
     """Recover the seed of a client's own mask."""
     shares = [each.seeds[client] for each in opened if client in each.seeds]
-    return _combine(client, shares, least, lambda seed: commitment(seed) == committed)
+    return _combine(client, shares, least, lambda seed: secagg_site.commitment(seed) == committed)
 
 
 def _key(client: str, opened: Iterable[_Opened], least: int, public: str) -> str:
     """Recover the key that a client agreed on masks with."""
     shares = [each.keys[client] for each in opened if client in each.keys]
-    return _combine(client, shares, least, lambda key: public_of(key.decode()) == public).decode()
+    return _combine(client, shares, least, lambda key: secagg_site.public_of(key.decode()) == public).decode()
 
 
 def _combine(client: str, shares: Sequence[str], least: int, fits: Callable[[bytes], bool]) -> bytes:
@@ -267,16 +235,9 @@ def read_keys(answer: SiteAnswer) -> tuple[str, str]:
     return agreed, read
 
 
-def _read_shares(answer: SiteAnswer) -> _Shared:
-    return _Shared.model_validate(answer.header)
-
-
-def _read_opened(answer: SiteAnswer) -> _Opened:
-    return _Opened.model_validate(answer.header)
-
-
-def _read_values(answer: SiteAnswer) -> _Masked:
+def _read_masked(answer: SiteAnswer) -> tuple[Whole, frozenset[str]]:
+    """The masked numbers of a client, and whose shares it cannot read."""
     if answer.rows is None:
         raise ValueError("expected masked rows, got none")
-    unreadable = TypeAdapter(frozenset[Text]).validate_python(answer.header.get(UNREADABLE, []))
-    return _Masked(answer.rows.numpy().view(np.uint32), unreadable)
+    unreadable = TypeAdapter(frozenset[Text]).validate_python(answer.header.get(secagg_site.UNREADABLE, []))
+    return answer.rows.numpy().view(np.uint32), unreadable

@@ -6,7 +6,7 @@ Keys, agreement, encryption and shares are Flower's; see docs/decisions/0011. Ma
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from fedhca2.clients.state_file import RoundIsOverError
 from fedhca2.config import Config
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.flower.internals import (
@@ -175,12 +176,28 @@ def new_keys(secrets: Secrets, round: int) -> tuple[Secrets, list[str]]:
 
 @dataclass
 class SumMember:
-    """A site in one sum. It answers each stage once, and the same again if it is asked the same again."""
+    """A site in one sum. It answers each stage once, and the same again if it is asked the same again.
+
+    `rows` reads those of its last reply.
+    """
 
     secrets: Secrets
     name: str
     settings: SecureAggregation
     rules: SumRules
+    rows: Callable[[], Mapping[Slot, Tensor]]
+
+    def answer(self, stage: str, round: int, request: Request) -> tuple[Request, Whole | None]:
+        """The answer to the request of a stage, with masked rows if it asks for them."""
+        if stage == KEYS:  # to add up once more, without a client whose shares cannot be read
+            self.secrets, keys = new_keys(self.secrets, round)
+            return {"keys": keys}, None
+        if self.secrets.round != round:
+            raise RoundIsOverError(f"keys of {self.name}: expected those of {round}, got those of {self.secrets.round}")
+        if stage == MASK:
+            masked = self.mask(request)
+            return {UNREADABLE: list(self.secrets.unreadable)}, masked
+        return (self.share if stage == SHARE else self.unmask)(request), None
 
     def share(self, request: Request) -> Request:
         """Make shares of the seed and of the agreeing key, one for each client that takes part."""
@@ -191,7 +208,7 @@ class SumMember:
             self._share(public)
         return {"shares": self.secrets.sent, "seed": commitment(bytes.fromhex(self.secrets.seed))}
 
-    def mask(self, request: Request, rows: Mapping[Slot, Tensor]) -> Whole:
+    def mask(self, request: Request) -> Whole:
         """The masked rows, concatenated: this site's part of each of the sums."""
         secrets = self.secrets
         sums = tuple({client: dict(own) for client, own in weights.items()} for weights in request["sums"])
@@ -203,6 +220,7 @@ class SumMember:
             opened = self._open(request["shares"])
             unreadable = tuple(client for client in members if client not in (self.name, *opened))
             self._update(held=secrets.held | opened, members=members, sums=sums, unreadable=unreadable)
+        rows = self.rows()
         masked = [self._masked(number, rows) for number, each in enumerate(sums) if self.name in each]
         return np.concatenate(masked) if masked else np.empty(0, np.uint32)
 

@@ -18,16 +18,7 @@ from fedhca2.clients.state_file import REPLY_FILE, STATE_FILE, RoundIsOverError,
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_client, step_kind
 from fedhca2.federation.flower.deploy.consent import Invitation, check_order
-from fedhca2.federation.flower.deploy.secagg_site import (
-    KEYS,
-    SHARE,
-    UNMASK,
-    UNREADABLE,
-    Secrets,
-    SumMember,
-    SumRules,
-    new_keys,
-)
+from fedhca2.federation.flower.deploy.secagg_site import Secrets, SumMember, SumRules, new_keys
 from fedhca2.federation.flower.deploy.site_config import SPENT, Ledger, Sent, SiteConfig, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.federation.sum_server import Sketcher
@@ -113,7 +104,9 @@ class Site:
         session = self._session(invitation)
         if session.experiment.secure_aggregation is None or not order.upload:
             return []
-        return self._new_keys(session.folder / SECRETS_FILE, order.round)
+        secrets, keys = new_keys(Secrets.load(session.folder / SECRETS_FILE), order.round)
+        secrets.save(session.folder / SECRETS_FILE)
+        return keys
 
     def aggregate(self, invitation: Invitation, stage: str, round: int, request: Mapping[str, Any]) -> RecordDict:
         """Answer in one of the stages in which clients add up the rows of their last replies."""
@@ -121,27 +114,12 @@ class Site:
         settings, name, path = session.experiment.secure_aggregation, session.client.name, session.folder / SECRETS_FILE
         if settings is None or round != session.round:
             raise RoundIsOverError(f"a sum of {name}: expected round {session.round}, got {round}")
-        if stage == KEYS:  # to add up once more, without a client whose shares cannot be read
-            return pack({"keys": self._new_keys(path, round)})
-        member = SumMember(Secrets.load(path), name, settings, self._sum_rules(session.experiment, round))
-        if member.secrets.round != round:
-            raise RoundIsOverError(f"keys of {name}: expected those of {round}, got those of {member.secrets.round}")
-        arrays = None
-        if stage == SHARE:
-            answer = member.share(request)
-        elif stage == UNMASK:
-            answer = member.unmask(request)
-        else:
-            masked = member.mask(request, load_reply(session.folder / REPLY_FILE).rows)
-            answer = {UNREADABLE: list(member.secrets.unreadable)}
-            arrays = {OWN: to_array([torch.from_numpy(masked.view(np.int32))], MASKED)}
+        rules, reply = self._sum_rules(session.experiment, round), session.folder / REPLY_FILE
+        member = SumMember(Secrets.load(path), name, settings, rules, lambda: load_reply(reply).rows)
+        header, masked = member.answer(stage, round, request)
         member.secrets.save(path)
-        return pack(dict(answer), arrays)
-
-    def _new_keys(self, path: Path, round: int) -> list[str]:
-        secrets, keys = new_keys(Secrets.load(path), round)
-        secrets.save(path)
-        return keys
+        arrays = {} if masked is None else {OWN: to_array([torch.from_numpy(masked.view(np.int32))], MASKED)}
+        return pack(dict(header), arrays)
 
     def _sum_rules(self, experiment: Experiment, round: int) -> SumRules:
         """Which sums this site helps with in a round of an experiment that it agreed to."""
