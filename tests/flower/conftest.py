@@ -1,7 +1,9 @@
 """Fixtures of the tests over Flower."""
 
 import pytest
-from federations import small_experiment
+from federations import flower_federation, small_experiment
+
+REGISTRY = "fedhca2.federation.flower.site_registry"
 
 
 @pytest.fixture
@@ -10,6 +12,18 @@ def experiment():
 
 
 @pytest.fixture
+def federation(experiment, tmp_path):
+    """Makes a grid, the sites behind it, and the fleet in front of them, which has not met them."""
+    return lambda **terms: flower_federation(experiment, tmp_path, **terms)
+
+
+@pytest.fixture
 def watchful(monkeypatch):
     """Checks the nodes all the time."""
-    monkeypatch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
+    monkeypatch.setattr(f"{REGISTRY}.NODES_EVERY", 0.0)
+
+
+@pytest.fixture
+def lost_after(monkeypatch):
+    """Sets after how many seconds a message without an answer is taken for lost."""
+    return lambda seconds: monkeypatch.setattr(f"{REGISTRY}.LOST_AFTER", seconds)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from in_process_grid import InProcessGrid
 
@@ -17,6 +18,7 @@ from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.guard import Guard
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from fedhca2.run_folder.records import Watcher
@@ -24,6 +26,7 @@ from fedhca2.run_folder.writer import RunFolder
 from tiny_encoder import TINY
 
 CPU = torch.device("cpu")
+TERMS = {"poll": 0.001, "deadline": 60}
 # For processes, which do not know the tests' own encoder, and where numbers of bytes matter.
 SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
 
@@ -85,8 +88,29 @@ def flower_federation(experiment, folder, **terms):
 
 def fleet_of(grid, experiment, folder, **terms):
     """The sites behind a grid, in a folder without a run."""
-    settings = NetworkSettings(**{"poll": 0.001, "deadline": 60, **terms})
-    return FlowerFleet(FlowerEngine(grid, settings), experiment, "run1", RunFolder(folder, (), None, None), {})
+    return FlowerFleet(engine_of(grid, **terms), experiment, "run1", RunFolder(folder, (), None, None), {})
+
+
+def engine_of(grid, collect=None, look=tuple, **terms):
+    return FlowerEngine(grid, NetworkSettings(**TERMS | terms), collect=collect, look=look)
+
+
+def run_over(grid, experiment, out, watcher=None, **options):
+    """The result of a run over a grid, in a folder of its own."""
+    return run(experiment, out, watcher=watcher or Watcher(), engine=engine_of(grid, **options))
+
+
+def crash_and_resume(experiment, folder, fails_in=1):
+    """The result of a run whose server and sites all crash in a round, and the sites that go on from their disks."""
+    grid, _, _ = flower_federation(experiment, folder / "sites")
+    with pytest.raises(PowerCutError):
+        run_over(grid, experiment, folder / "run", Watching(fails_in))
+    grid, sites, _ = flower_federation(experiment, folder / "sites")
+    return resume(folder / "run", watcher=Watcher(), engine=engine_of(grid)), sites
+
+
+def models_of(sites):
+    return {name: site.client.personal.model.state_dict() for name, site in sites.items()}
 
 
 class PowerCutError(Exception):
@@ -104,13 +128,14 @@ class Watching(Watcher):
             raise PowerCutError
 
 
-def quiet(*_):
-    pass
-
-
 def orders_for(fleet, round=0):
     upload = fleet.experiment.resolved_method.uploads(round)
     return {name: Order(round, upload=upload) for name in fleet.profiles}
+
+
+def perform(fleet, round=0):
+    """The replies of a round in which nothing is delivered."""
+    return fleet.perform(orders_for(fleet, round), lambda *_: None)
 
 
 class After:
@@ -128,15 +153,35 @@ class After:
 
 
 def altered(change, app, kind):
-    """An app whose answers of one kind have a changed header."""
+    """An app whose answers of one kind have a changed header.
+
+    :param change: other values, or a function of the headers of a message and its answer that returns them.
+    """
 
     def attempt(message, context):
+        if message.metadata.message_type != kind:
+            return app(message, context)
         reply = app(message, context)
-        if message.metadata.message_type == kind:
-            reply.content.update(pack(header_of(reply.content) | change))
+        own = header_of(reply.content)
+        reply.content.update(pack(own | (change(header_of(message.content), own) if callable(change) else change)))
         return reply
 
     return attempt
+
+
+def failing(app, when, why="the disk is full"):
+    """An app that fails at messages of which this is true."""
+
+    def attempt(message, context):
+        if when(message):
+            raise RuntimeError(why)
+        return app(message, context)
+
+    return attempt
+
+
+def is_order(message):
+    return message.metadata.message_type == "train"
 
 
 def assert_equal(found, wanted):

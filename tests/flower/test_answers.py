@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, Letter, letter_of, made, name_of, record_of
+from hostile import ATTACKS, ATTACKS_IN_PROFILES, Letter, letter_of, made, name_of, record_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,21 +78,12 @@ def profile_or_reason(objects):
     return answer.why if isinstance(answer, Refused | Gone) else answer
 
 
-def test_a_good_reply_arrives_as_it_was_sent():
+def test_a_good_answer_arrives_as_it_was_sent():
     assert torch.equal(reply_or_reason(GOOD_REPLY.sent()).rows[ENCODER], REPLY.rows[ENCODER])
-
-
-def test_a_good_profile_arrives_as_it_was_sent():
     assert profile_or_reason(GOOD_PROFILE.sent()) == PROFILE
 
 
-@pytest.mark.parametrize("attack", ATTACKS_IN_REPLIES)
-def test_a_hostile_reply_is_refused_for_a_plain_reason(attack):
-    found = reply_or_reason(ATTACKS_IN_REPLIES[attack](GOOD_REPLY))
-    assert isinstance(found, str)
-    assert found == plain(found)
-
-
+# `test_hostile_sites.py` plays all attacks in replies.
 @pytest.mark.parametrize("attack", ATTACKS_IN_PROFILES)
 def test_a_hostile_profile_is_refused_for_a_plain_reason(attack):
     found = profile_or_reason(ATTACKS_IN_PROFILES[attack](GOOD_PROFILE))
@@ -122,23 +113,16 @@ def test_an_object_that_never_came_means_that_the_site_went_away():
     assert isinstance(Answers(shelf).take("order", NODE, Allowance(VALUES), math.inf), Gone)
 
 
-def test_an_answer_is_taken_when_the_last_of_it_has_come():
+def test_while_an_object_has_still_to_come_nothing_else_is_asked_for_and_then_the_answer_is_taken():
     objects = GOOD_REPLY.sent()
     shelf = Shelf(objects, late={name_of(objects[1])})
     answers = Answers(shelf)
     assert answers.take("order", NODE, Allowance(VALUES), math.inf) is None
+    before = len(shelf.asked)
+    assert answers.take("order", NODE, Allowance(VALUES), math.inf) is None
+    assert shelf.asked[before:] == [name_of(objects[1])]
     shelf.late.clear()
     assert isinstance(answers.take("order", NODE, Allowance(VALUES), math.inf), SiteAnswer)
-
-
-def test_while_an_object_has_still_to_come_nothing_else_is_asked_for():
-    objects = GOOD_REPLY.sent()
-    shelf = Shelf(objects, late={name_of(objects[1])})
-    answers = Answers(shelf)
-    answers.take("order", NODE, Allowance(VALUES), math.inf)
-    before = len(shelf.asked)
-    answers.take("order", NODE, Allowance(VALUES), math.inf)
-    assert shelf.asked[before:] == [name_of(objects[1])]
 
 
 def test_after_the_deadline_nothing_is_asked_for():

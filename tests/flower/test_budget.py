@@ -2,14 +2,11 @@
 
 import pytest
 import torch
-from federations import flower_federation, small_experiment
+from federations import PowerCutError, flower_federation, run_over, small_experiment
 
 from fedhca2.clients.privacy import epsilon
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SPENT, Ledger, SitePrivacy, SiteScores
-from fedhca2.federation.flower.fleet import FlowerEngine
-from fedhca2.federation.flower.wait import NetworkSettings
-from fedhca2.federation.run import run
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Watcher
@@ -45,20 +42,9 @@ def test_an_experiment_without_noise_gets_noised_updates_all_the_same(home):
 
 def test_a_site_whose_budget_is_spent_says_so_and_sends_nothing(home):
     site, invitation = home
-    replies = [site.perform(invitation, Order(round, upload=UPLOAD)) for round in range(4)]
-    assert [(bool(reply.rows), reply.failed) for reply in replies] == [
-        (True, ""),
-        (True, ""),
-        (False, SPENT),
-        (False, SPENT),
-    ]
-
-
-def test_a_budget_is_spent_for_other_runs_too_and_after_a_restart(home):
-    site, invitation = home
-    for round in range(2):
-        site.perform(invitation, Order(round, upload=UPLOAD))
-    other = type(invitation)("run2", invitation.experiment)
+    replies = [site.perform(invitation, Order(round, upload=UPLOAD)) for round in range(3)]
+    assert [(bool(reply.rows), reply.failed) for reply in replies] == [(True, ""), (True, ""), (False, SPENT)]
+    other = type(invitation)("run2", invitation.experiment)  # nor in another run, and after a restart
     assert Site(site.config).perform(other, Order(0, upload=UPLOAD)).failed == SPENT
 
 
@@ -76,20 +62,15 @@ def test_a_site_whose_budget_is_spent_does_not_train_but_takes_what_it_is_sent(h
     assert all(torch.equal(after[name], before[name] + 0.5) for name in changed)
 
 
-def test_an_order_that_is_repeated_costs_nothing(home):
+LAST = Order(4, finish=True, train=False, evaluate=True)
+
+
+@pytest.mark.parametrize(("order", "cost"), [(Order(0, upload=UPLOAD), 1), (LAST, 0)])
+def test_an_update_costs_once_however_often_it_is_asked_for_and_an_evaluation_nothing(home, order, cost):
     site, invitation = home
     for _ in range(3):
-        site.perform(invitation, Order(0, upload=UPLOAD))
-    assert len(entries(site)) == 1
-
-
-def test_an_order_to_evaluate_costs_nothing(home):
-    site, invitation = home
-    site.perform(invitation, Order(4, finish=True, train=False, evaluate=True))
-    assert entries(site) == []
-
-
-LAST = Order(4, finish=True, train=False, evaluate=True)
+        site.perform(invitation, order)
+    assert len(entries(site)) == cost
 
 
 def telling(site, updates, **scores):
@@ -128,10 +109,6 @@ def test_a_site_that_tells_none_is_not_even_evaluated(home, monkeypatch):
     site, invitation = home
     monkeypatch.setattr("fedhca2.clients.Client.evaluate", None)
     assert not site.perform(invitation, LAST).metrics
-
-
-class PowerCutError(Exception):
-    pass
 
 
 def crash(site, invitation, monkeypatch, order):
@@ -188,6 +165,6 @@ def test_a_run_goes_on_without_sites_whose_budget_is_spent(tmp_path):
     seen = Watcher()
     seen.refused = []
     seen.aggregated = lambda round, record, seconds: seen.refused.append(dict(record.refused))
-    run(experiment, tmp_path / "run", watcher=seen, engine=FlowerEngine(grid, NetworkSettings(poll=0.001, deadline=60)))
+    run_over(grid, experiment, tmp_path / "run", seen)
     spent = f"failed: {SPENT}"
     assert seen.refused == [{}, {"home": spent}, dict.fromkeys(sites, spent)]

@@ -1,27 +1,41 @@
-"""Introductions that are lost on their way, come late, or fail: who is asked again, when, and when not."""
+"""Sites that introduce themselves: late, lost on the way, with other settings, or with a key that is not theirs."""
 
 from dataclasses import replace
 from time import monotonic
 
 import pytest
-from federations import After, flower_federation, orders_for, quiet, small_experiment
+from federations import (
+    After,
+    PowerCutError,
+    Watching,
+    altered,
+    engine_of,
+    flower_federation,
+    perform,
+    run_over,
+    small_experiment,
+)
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
+from fedhca2.federation.flower.deploy.superlink import Registration
+from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.records import STAGE, header_of
-from fedhca2.federation.flower.wait import Wait
+from fedhca2.federation.flower.wait import TooFewClientsError, Wait
+from fedhca2.federation.run import resume
 from fedhca2.federation.sum_server import Sum
 from fedhca2.params import Slot
+from fedhca2.run_folder.reader import RunFiles
 
 pytestmark = pytest.mark.slow
 HOME = 3  # the number of its node
 ENCODER = Slot("encoder")
-LOST_AFTER = "fedhca2.federation.flower.site_registry.LOST_AFTER"
 
 
 @pytest.fixture
-def hasty(monkeypatch):
+def hasty(lost_after):
     """Takes every question without an answer for lost at once."""
-    monkeypatch.setattr(LOST_AFTER, 0.0)
+    lost_after(0.0)
 
 
 class Clock:
@@ -37,9 +51,14 @@ class Clock:
         for self.now in range(first, seconds, 20):
             before = questions(grid)
             fleet.registry.look(now=True)
-            fleet.registry.meet(Wait(60))
+            meet(fleet)
             asked += [self.now] * (questions(grid) - before)
         return asked
+
+
+def meet(fleet, times=1):
+    for _ in range(times):
+        fleet.registry.meet(Wait(60))
 
 
 def questions(grid, node=HOME):
@@ -48,24 +67,15 @@ def questions(grid, node=HOME):
     return sum(query.metadata.dst_node_id == node and "experiment" in header_of(query.content) for query in queries)
 
 
-def told(grid):
-    """How many messages `home` was sent."""
-    return sum(message.metadata.dst_node_id == HOME for message in grid.down)
-
-
-def lose_last(grid):
-    """Lose the last message that was sent."""
-    grid.sent.popitem()
-
-
-def joined(caplog):
-    return [record.message for record in caplog.records if "home has joined" in record.message]
+def set_up(site, **changes):
+    """Change the site's file."""
+    site.config = site.config.model_copy(update=changes)
 
 
 @pytest.mark.usefixtures("watchful")
-def test_a_site_whose_introduction_is_lost_on_its_way_joins_all_the_same(experiment, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(LOST_AFTER, 0.3)
-    grid, _, fleet = flower_federation(experiment, tmp_path, deadline=20)
+def test_a_site_whose_introduction_is_lost_on_its_way_joins_all_the_same(federation, lost_after, caplog):
+    lost_after(0.3)
+    grid, _, fleet = federation(deadline=20)
     grid.deaf = {"home"}
 
     def lose():
@@ -78,59 +88,71 @@ def test_a_site_whose_introduction_is_lost_on_its_way_joins_all_the_same(experim
     assert "node 3 (home) has not introduced itself for" in caplog.text
 
 
-@pytest.mark.usefixtures("watchful")
-def test_a_site_whose_introduction_is_lost_in_a_round_takes_part_in_the_next(experiment, tmp_path, monkeypatch):
-    monkeypatch.setattr(LOST_AFTER, 0.01)
-    monkeypatch.setattr("fedhca2.federation.flower.site_registry.TIMES_AS_LONG", 0)  # however slow the machine is
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2, deadline=20)
-    late = grid.leave("home")
-    fleet.gather()
-    grid.apps |= late
-    grid.deaf = {"home"}
-    fleet.registry.look(now=True)
-    lose_last(grid)
-    grid.deaf, grid.silent = set(), {"outdoor-semseg"}
-    After(grid, 20, grid.silent.clear)
-    fleet.perform(orders_for(fleet), quiet)
-    assert "home" in fleet.perform(orders_for(fleet, 1), quiet)
-
-
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("second_is_lost", [True, False])
-def test_a_late_answer_counts_once(second_is_lost, experiment, tmp_path, monkeypatch, caplog):
+def test_a_late_answer_counts_once(second_is_lost, federation, lost_after, caplog):
     caplog.set_level("INFO", "fedhca2.server")
-    grid, _, fleet = flower_federation(experiment, tmp_path)
+    grid, _, fleet = federation()
     grid.deaf = {"home"}
     fleet.registry.look(now=True)
     fleet.registry.look(now=True)
     assert questions(grid) == 2
     if second_is_lost:
-        lose_last(grid)
+        grid.sent.popitem()
     grid.deaf = set()
-    monkeypatch.setattr(LOST_AFTER, 60.0)
-    for _ in range(3):
-        fleet.registry.meet(Wait(60))
-    assert len(joined(caplog)) == 1
+    lost_after(60.0)
+    meet(fleet, 3)
+    assert sum("home has joined" in message for message in caplog.messages) == 1
 
 
 @pytest.mark.usefixtures("hasty", "watchful")
-def test_a_site_that_answers_at_once_is_asked_once(experiment, tmp_path):
-    grid, _, fleet = flower_federation(experiment, tmp_path)
+def test_a_site_that_answers_at_once_is_asked_once(federation):
+    grid, _, fleet = federation()
     fleet.gather()
-    for _ in range(5):
-        fleet.registry.meet(Wait(60))
+    meet(fleet, 5)
     assert [questions(grid, node) for node in (1, 2, 3)] == [1, 1, 1]
 
 
 @pytest.mark.usefixtures("hasty", "watchful")
-@pytest.mark.parametrize("change", [{"tasks": ("depth",)}, {"client": "house"}, {"encoders": ("another",)}])
-def test_a_site_that_does_not_fit_is_asked_and_told_once(change, experiment, tmp_path):
-    grid, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
-    sites["home"].config = sites["home"].config.model_copy(update=change)
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("tasks", ("depth",), "tasks: expected depth, normals for 'home'"),
+        ("client", "house", "client: expected home, got 'house'"),
+        ("encoders", ("another",), "got 'tiny'"),
+    ],
+)
+def test_a_site_that_does_not_fit_is_asked_and_told_once_and_its_log_says_why(key, value, reason, federation, caplog):
+    grid, sites, fleet = federation(min_clients=2)
+    set_up(sites["home"], **{key: value})
     fleet.gather()
-    for _ in range(5):
-        fleet.registry.meet(Wait(60))
-    assert told(grid) == 2
+    meet(fleet, 5)
+    assert sum(message.metadata.dst_node_id == HOME for message in grid.down) == 2
+    assert "home" not in fleet.registry.known
+    assert f"({key} in site.yaml)" in fleet.registry.refused["home"]
+    grid.deliver()
+    assert any(reason in record.message for record in caplog.records if record.name == "fedhca2.site")
+
+
+def test_a_local_federation_ends_at_once_when_its_sites_refuse_and_says_why(federation):
+    _, sites, fleet = federation(await_refused=False)
+    for name in ("outdoor-normals", "home"):
+        set_up(sites[name], encoders=("another",))
+    with pytest.raises(TooFewClientsError) as refused:
+        fleet.gather()
+    assert str(refused.value) == (
+        "expected 3 clients, got 1 that have introduced themselves; outdoor-normals, home: failed: "
+        "this site does not allow it (encoders in site.yaml); its log says more"
+    )
+
+
+def test_a_site_with_another_model_is_refused_and_told_so(federation, caplog):
+    grid, _, fleet = federation(min_clients=2)
+    grid.replace("home", lambda app: altered({"layouts": {"encoder": [["weight"], [[3]]]}}, app, "query"))
+    fleet.gather()
+    grid.deliver()
+    reason = "the server refuses this site: layouts of home: expected those of the experiment's model, got others"
+    assert reason in caplog.messages
 
 
 def test_of_two_sites_with_one_data_set_and_other_names_of_classes_one_is_refused(tmp_path):
@@ -147,14 +169,72 @@ def test_of_two_sites_with_one_data_set_and_other_names_of_classes_one_is_refuse
     assert f"classes of {second}, semseg" in fleet.registry.refused[second]
 
 
+def test_a_site_that_comes_back_with_other_images_is_refused(federation):
+    grid, _, fleet = federation()
+    fleet.gather()
+    before = fleet.profiles["home"].samples
+    grid.replace("home", lambda app: altered({"samples": 10**9}, app, "query"))
+    grid.restart("home")
+    fleet.registry.look(now=True)
+    meet(fleet)
+    assert "as before in this run, got 1000000000" in fleet.registry.refused["node 3"]
+    assert fleet.profiles["home"].samples == before
+
+
+def test_also_after_the_run_was_resumed(experiment, tmp_path):
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    with pytest.raises(PowerCutError):
+        run_over(grid, experiment, tmp_path / "run", Watching(fails_in=1))
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    grid.replace("home", lambda app: altered({"samples": 10**9}, app, "query"))
+    result = resume(tmp_path / "run", watcher=Watching(), engine=engine_of(grid, min_clients=2))
+    assert "as before in this run, got 1000000000" in result.missing["home"]
+
+
+def test_a_site_that_introduces_itself_with_the_key_of_another_is_refused(federation):
+    grid, _, fleet = federation(min_clients=2)
+    grid.replace("outdoor-normals", lambda app: altered({"client": "home"}, app, "query"))
+    fleet.gather()
+    reason = "client of outdoor-normals: expected 'outdoor-normals', got 'home'"
+    assert fleet.registry.refused == {"outdoor-normals": reason}
+
+
+@pytest.mark.usefixtures("watchful", "hasty")
+@pytest.mark.parametrize(("name", "called"), [("garden", "garden"), ("", "node 3")])
+def test_a_key_of_no_client_is_told_so_once_and_not_invited(name, called, federation):
+    grid, _, fleet = federation(min_clients=2)
+    grid.rename("home", name)
+    fleet.gather()
+    meet(fleet, 5)
+    assert fleet.registry.refused[called].startswith("key: expected that of a client")
+    [told] = [header_of(message.content) for message in grid.down if message.metadata.dst_node_id == HOME]
+    assert "experiment" not in told
+
+
+def test_a_second_key_of_the_same_name_is_refused_even_while_the_first_is_away(federation):
+    grid, sites, fleet = federation()
+    fleet.gather()
+    grid.leave("home")
+    grid.apps[9] = ("home", make_app(sites["home"]))
+    fleet.registry.look(now=True)
+    meet(fleet, 2)
+    assert fleet.registry.refused == {"node 9": "home has already joined as node 3"}
+
+
+def test_without_keys_two_sites_cannot_be_the_same_client(federation):
+    grid, sites, fleet = federation(named=False)
+    grid.rename("home", "")
+    grid.apps[9] = ("", make_app(sites["home"]))
+    fleet.gather()
+    assert list(fleet.registry.refused) == ["node 9"]
+
+
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_site_that_fails_or_does_not_answer_is_asked_again_less_and_less_often(
-    fails, experiment, tmp_path, monkeypatch
-):
+def test_a_site_that_fails_or_does_not_answer_is_asked_again_less_and_less_often(fails, federation, monkeypatch):
     def fail(message, context):
         raise RuntimeError("the package is too old")
 
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    grid, _, fleet = federation(min_clients=2)
     if fails:
         grid.replace("home", lambda _: fail)
     else:
@@ -163,21 +243,19 @@ def test_a_site_that_fails_or_does_not_answer_is_asked_again_less_and_less_often
 
 
 @pytest.mark.parametrize(("took", "again"), [(40, 180), (1000, 1860)])
-def test_a_site_has_more_time_where_another_took_long_but_not_without_end(
-    took, again, experiment, tmp_path, monkeypatch
-):
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=1)
+def test_a_site_has_more_time_where_another_took_long_but_not_without_end(took, again, federation, monkeypatch):
+    grid, _, fleet = federation(min_clients=1)
     grid.deaf = {"home", "outdoor-semseg"}
     clock = Clock(monkeypatch)
     fleet.registry.look(now=True)
     grid.deaf = {"home"}
     clock.now = took
-    fleet.registry.meet(Wait(60))
+    meet(fleet)
     assert clock.questions(grid, fleet, again + 20, first=took) == [again]
 
 
-def test_a_site_that_restarts_is_asked_at_once(experiment, tmp_path, monkeypatch):
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+def test_a_site_that_restarts_is_asked_at_once(federation, monkeypatch):
+    grid, _, fleet = federation(min_clients=2)
     grid.deaf = {"home"}
     clock = Clock(monkeypatch)
     clock.questions(grid, fleet, 200)
@@ -185,30 +263,33 @@ def test_a_site_that_restarts_is_asked_at_once(experiment, tmp_path, monkeypatch
     assert clock.questions(grid, fleet, 100) == [0, 60]
 
 
-def test_who_is_missing_is_offline_or_has_not_answered(experiment, tmp_path):
-    grid, _, fleet = flower_federation(experiment, tmp_path)
+def test_who_is_missing_is_offline_or_has_not_answered(federation):
+    grid, _, fleet = federation()
     grid.leave("outdoor-semseg")
     grid.deaf = {"home"}
     fleet.registry.look(now=True)
-    fleet.registry.meet(Wait(60))
+    meet(fleet)
     assert fleet.registry.missing() == {"outdoor-semseg": "offline", "home": "no introduction yet"}
 
 
-def test_what_a_site_said_before_it_restarted_does_not_count(experiment, tmp_path):
-    grid, _, fleet = flower_federation(experiment, tmp_path)
+def test_what_a_site_said_before_it_restarted_does_not_count(federation):
+    grid, _, fleet = federation()
     grid.deaf = {"home"}
     fleet.registry.look(now=True)
     grid.lives["home"] = 1
     fleet.registry.look(now=True)
-    lose_last(grid)
+    grid.sent.popitem()
     grid.deaf = set()
-    fleet.registry.meet(Wait(60))
+    meet(fleet)
     assert "home" not in fleet.registry.known
 
 
 @pytest.mark.usefixtures("watchful")
-def test_a_question_that_flower_does_not_accept_is_asked_again(experiment, tmp_path, monkeypatch):
-    grid, _, fleet = flower_federation(experiment, tmp_path, deadline=10)
+@pytest.mark.parametrize("what", ["question", "order"])
+def test_what_flower_does_not_accept_is_sent_again(what, federation, monkeypatch):
+    grid, _, fleet = federation(deadline=20)
+    if what == "order":
+        fleet.gather()
     push, expired = grid.push_messages, iter([ObjectPushError("object", 1, "session")])
 
     def expiring(messages):
@@ -218,7 +299,7 @@ def test_a_question_that_flower_does_not_accept_is_asked_again(experiment, tmp_p
 
     monkeypatch.setattr(grid, "push_messages", expiring)
     fleet.gather()
-    assert len(fleet.profiles) == 3
+    assert len(perform(fleet)) == 3
 
 
 @pytest.mark.usefixtures("hasty", "watchful")
@@ -228,8 +309,26 @@ def test_nobody_is_asked_while_sites_add_up(tmp_path, monkeypatch):
     grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
     grid.deaf = {"home"}
     fleet.gather()
-    replies = fleet.perform(orders_for(fleet), quiet)
+    replies = perform(fleet)
     numel = fleet.profiles["outdoor-normals"].layouts[ENCODER].numel
     grid.down = []
     fleet.add(0, [Sum({client: {ENCODER: 0.5} for client in replies}, numel)])
     assert {STAGE in header_of(message.content) for message in grid.down} == {True}
+
+
+def test_an_eviction_that_ends_a_run_is_written(tmp_path):
+    experiment = small_experiment(rounds=1)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    key = public_key_to_bytes(generate_key_pairs()[1])
+    home = Registration(3, "home", key, "2026-11-16T04:00:00+00:00", "")
+    found = [home]
+
+    class Evicting(Watching):
+        def aggregated(self, *_):
+            found[0] = replace(home, evicted="2026-11-16T05:00:00+00:00")
+            raise PowerCutError
+
+    with pytest.raises(PowerCutError):
+        run_over(grid, experiment, tmp_path / "run", Evicting(), look=lambda: found)
+    events = [event["event"] for event in RunFiles(tmp_path / "run").events]
+    assert (events.count("registered"), events.count("evicted")) == (1, 1)

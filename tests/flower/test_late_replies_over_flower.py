@@ -1,24 +1,20 @@
 """A site that misses rounds: its reply joins a later round, as with a simulated delay in one process."""
 
 import pytest
-from federations import PowerCutError, flower_federation, small_experiment
-from in_process_grid import InProcessGrid
+from federations import PowerCutError, engine_of, flower_federation, is_order, run_over, small_experiment
 
-from fedhca2.federation.flower.fleet import FlowerEngine
-from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.run import resume, run
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher
 
 pytestmark = pytest.mark.slow
-TERMS = NetworkSettings(poll=0.001, deadline=60)
 LATE = {"weight": 0.5, "seconds": 0.5}
 
 
 class Slow(Watcher):
     """Keeps the answers of `home` back until two rounds are over; may then simulate a power failure."""
 
-    def __init__(self, grid: InProcessGrid, fails_in: int | None = None) -> None:
+    def __init__(self, grid, fails_in=None):
         self.grid, self.fails_in = grid, fails_in
         grid.silent.add("home")
 
@@ -29,44 +25,42 @@ class Slow(Watcher):
             raise PowerCutError
 
 
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory):
-    """The result of a run in one process."""
-    return run(
-        experiment_of({**LATE, "delays": {"home": 2}}), tmp_path_factory.mktemp("here") / "run", watcher=Watcher()
-    )
-
-
 def experiment_of(late):
     return small_experiment(method={"name": "fedhca2"}, rounds=3, participation={"late": late})
 
 
-def late_in(run):
-    return [(event["round"], event["clients"]) for event in RunFiles(run).of("late")]
+DELAYED, OPEN = experiment_of({**LATE, "delays": {"home": 2}}), experiment_of(LATE)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    """The scores of a run in one process."""
+    return run(DELAYED, tmp_path_factory.mktemp("here") / "run", watcher=Watcher()).clients
+
+
+def assert_late_once(out):
+    late = [(event["round"], event["clients"]) for event in RunFiles(out).of("late")]
+    assert late == [(2, {"home": {"rounds": 2, "weight": 3**-0.5}})]
 
 
 def test_simulated_delays_are_the_same_over_flower(tmp_path, simulated):
-    experiment = experiment_of({**LATE, "delays": {"home": 2}})
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    found = run(experiment, tmp_path / "run", watcher=Watcher(), engine=FlowerEngine(grid, TERMS))
-    assert found.clients == simulated.clients
+    grid, _, _ = flower_federation(DELAYED, tmp_path / "sites")
+    assert run_over(grid, DELAYED, tmp_path / "run").clients == simulated
 
 
 def test_a_site_that_misses_two_rounds_counts_in_the_third(tmp_path, simulated):
-    grid, _, _ = flower_federation(experiment_of(LATE), tmp_path / "sites")
-    found = run(experiment_of(LATE), tmp_path / "run", watcher=Slow(grid), engine=FlowerEngine(grid, TERMS))
-    assert late_in(tmp_path / "run") == [(2, {"home": {"rounds": 2, "weight": 3**-0.5}})]
-    assert found.clients == simulated.clients
-    orders = [message for message in grid.down if message.metadata.message_type == "train"]
-    assert len(orders) == 3 * 3 - 2 + 3  # the slow site gets one order for three rounds, and all get the last one
+    grid, _, _ = flower_federation(OPEN, tmp_path / "sites")
+    found = run_over(grid, OPEN, tmp_path / "run", Slow(grid))
+    assert_late_once(tmp_path / "run")
+    assert found.clients == simulated
+    assert len([*filter(is_order, grid.down)]) == 3 * 3 - 2 + 3  # the slow site gets one for three rounds, all the last
 
 
 def test_a_server_that_crashes_while_a_site_is_late_asks_it_again(tmp_path, simulated):
-    experiment = experiment_of(LATE)
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    grid, _, _ = flower_federation(OPEN, tmp_path / "sites")
     with pytest.raises(PowerCutError):
-        run(experiment, tmp_path / "run", watcher=Slow(grid, fails_in=1), engine=FlowerEngine(grid, TERMS))
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    found = resume(tmp_path / "run", watcher=Slow(grid), engine=FlowerEngine(grid, TERMS))
-    assert late_in(tmp_path / "run") == [(2, {"home": {"rounds": 2, "weight": 3**-0.5}})]
-    assert found.clients == simulated.clients
+        run_over(grid, OPEN, tmp_path / "run", Slow(grid, fails_in=1))
+    grid, _, _ = flower_federation(OPEN, tmp_path / "sites")
+    found = resume(tmp_path / "run", watcher=Slow(grid), engine=engine_of(grid))
+    assert_late_once(tmp_path / "run")
+    assert found.clients == simulated

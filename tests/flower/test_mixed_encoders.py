@@ -2,21 +2,27 @@
 
 import pytest
 import torch
-from federations import PowerCutError, Watching, assert_equal, flower_federation, in_memory, small_experiment
+from federations import (
+    assert_equal,
+    crash_and_resume,
+    flower_federation,
+    in_memory,
+    models_of,
+    run_over,
+    small_experiment,
+)
 
 from fedhca2.deployment.trained import Trained, evaluate
 from fedhca2.federation.flower.deploy.consent import expected_profile
-from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.records import decode_profile, encode_profile, header_of
-from fedhca2.federation.flower.wait import NetworkSettings
-from fedhca2.federation.run import resume, run
+from fedhca2.federation.run import run
 from fedhca2.params import Slot
 from fedhca2.reports.page.write import write_page
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import Watcher
 from tiny_encoder import TINY
 
 pytestmark = pytest.mark.slow
-TERMS = NetworkSettings(poll=0.001, deadline=60)
 # Two clients have the tiny encoder, and nobody has that of `home`.
 CLIENTS = [
     {"data": "outdoor", "split": ["semseg", "normals"]},
@@ -32,19 +38,8 @@ def mixed(**changes):
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     out = tmp_path_factory.mktemp("mixed") / "run"
-    run(mixed(), out, watcher=Watching())
+    run(mixed(), out, watcher=Watcher())
     return out
-
-
-def models(out):
-    return {name: Trained.open(out, name).model().state_dict() for name in ("home", "outdoor-semseg")}
-
-
-def test_a_resumed_run_equals_a_straight_one(done, tmp_path):
-    with pytest.raises(PowerCutError):
-        run(mixed(), tmp_path, watcher=Watching(fails_in=1))
-    resume(tmp_path, watcher=Watching())
-    assert_equal(models(tmp_path), models(done))
 
 
 def adapted():
@@ -62,13 +57,9 @@ def exchanging():
 @pytest.mark.parametrize("experiment", [mixed(), adapted(), exchanging()], ids=["encoders", "adapters", "interaction"])
 def test_a_run_over_flower_that_crashed_equals_a_run_in_process(experiment, tmp_path):
     wanted, scores = in_memory(experiment)
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    with pytest.raises(PowerCutError):
-        run(experiment, tmp_path / "run", watcher=Watching(fails_in=1), engine=FlowerEngine(grid, TERMS))
-    grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
-    result = resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS))
+    result, sites = crash_and_resume(experiment, tmp_path)
     assert result.clients == scores
-    assert_equal({name: site.client.personal.model.state_dict() for name, site in sites.items()}, wanted)
+    assert_equal(models_of(sites), wanted)
 
 
 def test_a_site_with_another_frozen_backbone_is_refused():
@@ -85,7 +76,7 @@ def test_sums_without_rows_give_the_same_decoders(method, tmp_path):
     wanted, _ = in_memory(mixed(**settings))
     secure = mixed(**settings, secure_aggregation={"sketch": 1024})
     grid, sites, _ = flower_federation(secure, tmp_path / "sites")
-    run(secure, tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS))
+    run_over(grid, secure, tmp_path / "run")
     found, held = sites["home"].client, wanted["home"]
     for name, tensor in found.personal.model.slots()[Slot("decoder", "depth")].items():
         torch.testing.assert_close(tensor, held[f"decoders.depth.{name}"], rtol=1e-4, atol=1e-5)

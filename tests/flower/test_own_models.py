@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from federations import PowerCutError, Watching, in_memory
+from federations import PowerCutError, Watching, assert_equal, engine_of, in_memory, models_of, run_over
 from in_process_grid import InProcessGrid
 from typer.testing import CliRunner
 
@@ -18,9 +18,7 @@ from fedhca2.federation.flower.deploy.consent import Invitation, RefusalError
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.local import write_sites
-from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.run import resume, run
 from fedhca2.methods import METHODS
 from fedhca2.reports.page.write import write_page
@@ -28,7 +26,6 @@ from fedhca2.run_folder.reader import RunFiles
 
 pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).parents[2] / "examples" / "sensors.yaml"
-TERMS = NetworkSettings(poll=0.001, deadline=60)
 BRIEF = ["baseline=false", "rounds=2", "training.batch_size=4", "checkpoints.every=1"]
 BRIEF += [f"data.{name}.count=8" for name in ("press", "pump", "fan")]
 
@@ -63,12 +60,10 @@ def test_it_is_the_same_over_flower_and_after_a_crash(tmp_path):
         return InProcessGrid({name: make_app(site) for name, site in sites.items()}), sites
 
     with pytest.raises(PowerCutError):
-        run(sensors(), tmp_path / "run", watcher=Watching(fails_in=1), engine=FlowerEngine(grid()[0], TERMS))
+        run_over(grid()[0], sensors(), tmp_path / "run", Watching(fails_in=1))
     again, sites = grid()
-    assert resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(again, TERMS)).clients == scores
-    for name, tensors in wanted.items():
-        found = sites[name].client.personal.model.state_dict()
-        assert all(tensor.equal(found[key]) for key, tensor in tensors.items())
+    assert resume(tmp_path / "run", watcher=Watching(), engine=engine_of(again)).clients == scores
+    assert_equal(models_of(sites), wanted)
 
 
 @pytest.mark.parametrize("part", ["Temporal", "Pool", "Line"])
@@ -83,9 +78,11 @@ def test_it_resumes_bit_for_bit(done, tmp_path):
     with pytest.raises(PowerCutError):
         run(sensors(), tmp_path, watcher=Watching(fails_in=1))
     resume(tmp_path, watcher=Watching())
-    for client in ("press", "fan"):
-        one, other = (Trained.open(out, client).model().state_dict() for out in (done, tmp_path))
-        assert all(value.equal(other[name]) for name, value in one.items())
+    found, wanted = (
+        {client: Trained.open(out, client).model().state_dict() for client in ("press", "fan")}
+        for out in (tmp_path, done)
+    )
+    assert_equal(found, wanted)
 
 
 def test_it_has_a_page_and_is_scored_again(done, tmp_path):
@@ -112,53 +109,45 @@ def test_its_readings_are_checked_and_not_painted():
 
 
 FAULTS = {
-    "another shape": (
-        "(SENSORS, READINGS)",
-        "(SENSORS, 32)",
-        r"'input': expected 3×32",
+    "another shape": ("(SENSORS, READINGS)", "(SENSORS, 32)", r"data\.press: train\[\d+\]: 'input': expected 3×32"),
+    "no numbers": (
+        "self.readings[index],",
+        "self.readings[index] * np.nan,",
+        r"data\.press: train\[\d+\]: 'input': expected finite",
     ),
-    "no numbers": ("self.readings[index],", "self.readings[index] * np.nan,", r"'input': expected finite"),
-    "another name": ('{"input": ', '{"reading": ', "expected 'input'"),
+    "another name": ('{"input": ', '{"reading": ', r"data\.press: train\[\d+\]: expected 'input'"),
+    "a decoder's width": (
+        "sum(channels), width)",
+        "sum(channels), width + 1)",
+        r"decoder .*sensors.py:Pool: expected features \[B, 32, …\], got 2×33",
+    ),
+    "a head's width": (
+        "class Line(nn.Linear):",
+        "class Line(nn.Identity):",
+        r"head .*sensors.py:Line: expected \[B, 4\], got 2×32",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_readings_that_do_not_fit_are_named(fault, tmp_path):
+def test_what_does_not_fit_in_own_code_is_named(fault, tmp_path):
     before, after, line = FAULTS[fault]
     (tmp_path / "sensors.py").write_text(CONFIG.with_suffix(".py").read_text().replace(before, after))
-    (tmp_path / "sensors.yaml").write_text(CONFIG.read_text())
-    with pytest.raises(UserError, match=rf"data\.press: train\[\d+\]: {line}"):
-        in_memory(Experiment.load(tmp_path / "sensors.yaml", BRIEF))
-
-
-def test_an_encoder_for_images_is_refused():
-    with pytest.raises(UserError, match="encoder and decoder: expected mlp, or classes of your own"):
-        in_memory(sensors("model={encoder: {name: swin_micro}}"))
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        (
-            ("sum(channels), width)", "sum(channels), width + 1)"),
-            r"decoder .*sensors.py:Pool: expected features \[B, 32, …\], got 2×33",
-        ),
-        (
-            ("class Line(nn.Linear):", "class Line(nn.Identity):"),
-            r"head .*sensors.py:Line: expected \[B, 4\], got 2×32",
-        ),
-    ],
-)
-def test_a_decoder_or_head_that_gives_something_else_is_refused(change, line, tmp_path):
-    (tmp_path / "sensors.py").write_text(CONFIG.with_suffix(".py").read_text().replace(*change))
     (tmp_path / "sensors.yaml").write_text(CONFIG.read_text())
     with pytest.raises(UserError, match=line):
         in_memory(Experiment.load(tmp_path / "sensors.yaml", BRIEF))
 
 
-def test_adapters_need_linear_layers_in_an_own_encoder_too():
-    with pytest.raises(UserError, match="expected linear layers for adapters"):
-        in_memory(sensors("model.encoder.adapters={rank: 2}"))
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("model={encoder: {name: swin_micro}}", "encoder and decoder: expected mlp, or classes of your own"),
+        ("model.encoder.adapters={rank: 2}", "expected linear layers for adapters"),
+    ],
+)
+def test_an_encoder_that_cannot_read_vectors_or_be_adapted_is_refused(change, line):
+    with pytest.raises(UserError, match=line):
+        in_memory(sensors(change))
 
 
 def test_a_frozen_encoder_of_ones_own_stays_as_it_is():

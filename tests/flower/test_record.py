@@ -4,15 +4,12 @@ import json
 from io import StringIO
 
 import pytest
-from federations import flower_federation, in_memory, small_experiment
+from federations import altered, failing, flower_federation, in_memory, is_order, run_over, small_experiment
 from rich.console import Console
 
 from fedhca2.cli.run import conclude
 from fedhca2.clients.privacy import DELTA, epsilon
 from fedhca2.federation.flower.deploy.site_config import Ledger, SiteScores, cost
-from fedhca2.federation.flower.fleet import FlowerEngine
-from fedhca2.federation.flower.records import header_of, pack
-from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.run import run
 from fedhca2.reports.figures.groups import left_out
 from fedhca2.reports.figures.transfer import transfer_figures
@@ -25,19 +22,15 @@ HOMES = [{"name": name, "data": "indoor", "tasks": ["depth", "normals"]} for nam
 OUTDOOR = {"data": "outdoor", "split": ["semseg", "normals"]}
 
 
-class Watching(Watcher):
-    """Does something after the first round."""
+class Joining(Watcher):
+    """Lets nodes join after the first round."""
 
-    def __init__(self, change=lambda: None):
-        self.change = change
+    def __init__(self, grid, nodes):
+        self.grid, self.nodes = grid, nodes
 
     def aggregated(self, round, *_):
         if round == 0:
-            self.change()
-
-
-def terms(**changes):
-    return NetworkSettings(**{"poll": 0.001, "deadline": 60, **changes})
+            self.grid.apps.update(self.nodes)
 
 
 def events(out):
@@ -55,23 +48,9 @@ def record(tmp_path_factory):
     sites["house"].config = sites["house"].config.model_copy(update={"tasks": ("depth",)})
     grid.leave("hut")
     grid.silent = {"outdoor-normals"}
-    grid.replace("home", failing_orders)
-    run(
-        experiment,
-        folder / "run",
-        watcher=Watching(),
-        engine=FlowerEngine(grid, terms(deadline=3, min_clients=1, retries=0)),
-    )
+    grid.replace("home", lambda app: failing(app, is_order))
+    run_over(grid, experiment, folder / "run", deadline=3, min_clients=1, retries=0)
     return folder / "run"
-
-
-def failing_orders(app):
-    def attempt(message, context):
-        if message.metadata.message_type == "train":
-            raise RuntimeError("the disk is full")
-        return app(message, context)
-
-    return attempt
 
 
 def test_a_round_names_the_sites_that_were_late_away_failed_and_refused(record):
@@ -86,40 +65,24 @@ def test_the_page_names_them_too(record):
     assert {"outdoor-normals", "hut", "home", "house"} <= {each.client for each in left_out(RunFiles(record))}
 
 
-def scoring(metrics):
-    """An app that reports these scores after the last round."""
-
-    def change(app):
-        def attempt(message, context):
-            reply = app(message, context)
-            if header_of(message.content).get("order", {}).get("finish"):
-                reply.content.update(pack(header_of(reply.content) | {"metrics": metrics}))
-            return reply
-
-        return attempt
-
-    return change
-
-
 @pytest.fixture(scope="module", params=[{}, {"[/red]": {"rmse": 1.0}}, {"depth": {}, "normals": {}}, [[]]])
 def spoilt(request, tmp_path_factory):
     """A run in which a site reports scores after the last round that it was not asked for."""
     folder = tmp_path_factory.mktemp("spoilt")
     experiment = small_experiment(rounds=1)
     grid, _, _ = flower_federation(experiment, folder / "sites")
-    grid.replace("home", scoring(request.param))
-    return folder / "run", run(experiment, folder / "run", watcher=Watching(), engine=FlowerEngine(grid, terms()))
+
+    def change(asked, _):
+        return {"metrics": request.param} if asked["order"]["finish"] else {}
+
+    grid.replace("home", lambda app: altered(change, app, "train"))
+    return folder / "run", run_over(grid, experiment, folder / "run")
 
 
-def test_scores_that_were_not_asked_for_lose_nobody_elses(spoilt):
-    out, _ = spoilt
-    result = json.loads((out / "result.json").read_text())
-    assert list(result["clients"]) == ["outdoor-semseg", "outdoor-normals"]
-    assert list(result["missing"]) == ["home"]
-
-
-def test_scores_that_were_refused_are_not_logged(spoilt):
-    out, _ = spoilt
+def test_scores_that_are_refused_lose_nobody_elses_and_are_not_logged(spoilt):
+    out, result = spoilt
+    assert list(result.clients) == ["outdoor-semseg", "outdoor-normals"]
+    assert list(result.missing) == ["home"]
     final = [event for event in events(out) if event.get("round") == 1]
     assert {event["client"] for event in final if event["event"] in ("metric", "client")} == {
         "outdoor-semseg",
@@ -139,32 +102,18 @@ def test_the_page_and_the_console_name_the_client_without_scores(spoilt):
 def test_what_a_refused_reply_says_is_not_logged(tmp_path):
     experiment = small_experiment(rounds=1)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-
-    def spoilt(app):
-        def attempt(message, context):
-            reply = app(message, context)
-            if "slots" in header_of(reply.content):
-                reply.content.update(pack(header_of(reply.content) | {"losses": {"depth": 1.0}, "seconds": "[/]"}))
-            return reply
-
-        return attempt
-
-    grid.replace("home", spoilt)
-    run(experiment, tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, terms()))
+    spoil = {"losses": {"depth": 1.0}, "seconds": "[/]"}
+    grid.replace("home", lambda app: altered(spoil, app, "train"))
+    run_over(grid, experiment, tmp_path / "run")
     assert "home" not in {e["client"] for e in events(tmp_path / "run") if e["event"] in ("loss", "metric", "client")}
 
 
-def test_a_site_that_joins_after_the_start_takes_part_from_then_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
+@pytest.mark.usefixtures("watchful")
+def test_a_site_that_joins_after_the_start_takes_part_from_then_on(tmp_path):
     experiment = small_experiment(rounds=3)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
     late = grid.leave("home")
-    run(
-        experiment,
-        tmp_path / "run",
-        watcher=Watching(lambda: grid.apps.update(late)),
-        engine=FlowerEngine(grid, terms(min_clients=2)),
-    )
+    run_over(grid, experiment, tmp_path / "run", Joining(grid, late), min_clients=2)
     taken = [e["round"] for e in events(tmp_path / "run") if e["event"] == "client" and e["client"] == "home"]
     assert taken == [2, 3]
 
@@ -172,7 +121,7 @@ def test_a_site_that_joins_after_the_start_takes_part_from_then_on(tmp_path, mon
 def test_a_baseline_is_trained_along(tmp_path):
     experiment = small_experiment(rounds=1, baseline=True)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    result = run(experiment, tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, terms()))
+    result = run_over(grid, experiment, tmp_path / "run")
     assert result.baseline == in_memory(experiment.with_method("local"))[1]
 
 
@@ -185,31 +134,23 @@ def noised(tmp_path_factory):
     late = grid.leave("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
-        watching = Watching(lambda: grid.apps.update(late))
-        return run(experiment, folder / "run", watcher=watching, engine=FlowerEngine(grid, terms(min_clients=2))), sites
+        return run_over(grid, experiment, folder / "run", Joining(grid, late), min_clients=2), sites
 
 
-def test_the_coordinator_counts_the_updates_that_each_site_has_sent(noised):
-    spent = noised[0].privacy["clients"]
+def test_the_coordinator_counts_the_updates_that_each_site_has_sent_as_the_site_does(noised):
+    result, sites = noised
+    spent = result.privacy["clients"]
     assert {name: found["updates"] for name, found in spent.items()} == {
         "home": 1,
         "outdoor-normals": 3,
         "outdoor-semseg": 3,
     }
-
-
-def test_each_site_counts_the_same(noised):
-    result, sites = noised
     for name, site in sites.items():
-        own = cost(Ledger.of(site.config).entries(), DELTA)
-        assert own == pytest.approx(result.privacy["clients"][name]["epsilon"])
+        assert cost(Ledger.of(site.config).entries(), DELTA) == pytest.approx(spent[name]["epsilon"])
 
 
-def test_the_result_has_the_epsilon_of_the_site_that_sent_most(noised):
+def test_the_result_has_the_epsilon_of_the_site_that_sent_most_which_dp_accounting_confirms(noised):
     assert noised[0].epsilon == epsilon(2.0, updates=3)
-
-
-def test_the_result_has_what_dp_accounting_says(noised):
     assert noised[0].privacy["dp_accounting"] == pytest.approx(noised[0].epsilon, rel=1e-6)
 
 
@@ -222,8 +163,8 @@ def diagnosed(tmp_path_factory):
     told = {"outdoor-semseg": SiteScores(send="all"), "home": SiteScores(send="all", noise=2.0)}
     for name, scores in told.items():
         sites[name].config = sites[name].config.model_copy(update={"scores": scores})
-    run(experiment, folder / "run", watcher=Watching(), engine=FlowerEngine(grid, terms()))
-    run(experiment, folder / "here", watcher=Watching())
+    run_over(grid, experiment, folder / "run")
+    run(experiment, folder / "here", watcher=Watcher())
     return folder
 
 
@@ -235,13 +176,9 @@ def effects(out):
     }
 
 
-def test_sites_say_what_rows_did_to_their_losses_if_they_tell_their_scores(diagnosed):
-    assert set(effects(diagnosed / "run")) == {(1, "outdoor-semseg"), (2, "outdoor-semseg"), (2, "outdoor-normals")}
-
-
-def test_what_sites_say_is_what_one_process_measures(diagnosed):
-    here = effects(diagnosed / "here")
-    assert all(here[key] == found for key, found in effects(diagnosed / "run").items())
+def test_sites_that_tell_their_scores_say_what_rows_did_to_their_losses_as_one_process_measures_it(diagnosed):
+    found, here = effects(diagnosed / "run"), effects(diagnosed / "here")
+    assert found == {key: here[key] for key in [(1, "outdoor-semseg"), (2, "outdoor-semseg"), (2, "outdoor-normals")]}
 
 
 def test_losses_that_stay_at_a_site_are_named(diagnosed):
@@ -253,11 +190,8 @@ def test_losses_that_stay_at_a_site_are_named(diagnosed):
     ]
 
 
-def test_no_update_of_a_site_goes_to_another_to_be_measured(diagnosed):
+def test_no_update_goes_to_another_to_be_measured_and_the_page_compares_those_that_the_server_has(diagnosed):
     assert not RunFiles(diagnosed / "run").of("transfer")
-
-
-def test_the_page_compares_the_updates_that_the_server_has_anyway(diagnosed):
     assert [figure.id for figure in transfer_figures(RunFiles(diagnosed / "run"))] == ["transfer-gains", "pairs"]
 
 
@@ -270,7 +204,7 @@ def reserved(tmp_path_factory):
     changes = {"home": {"scores": SiteScores(send="none")}, "outdoor-normals": {"share": ("encoder", "decoder")}}
     for name, change in changes.items():
         sites[name].config = sites[name].config.model_copy(update=change)
-    run(experiment, folder / "run", watcher=Watching(), engine=FlowerEngine(grid, terms(min_clients=2)))
+    run_over(grid, experiment, folder / "run", min_clients=2)
     return folder / "run"
 
 

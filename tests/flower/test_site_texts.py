@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from federations import flower_federation, small_experiment
 from flwr.app import Context, Message, RecordDict
 
 from fedhca2.clients.state_file import RoundIsOverError
@@ -12,7 +11,6 @@ from fedhca2.federation.flower.deploy.secagg_site import LargeValueError, SumRef
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.records import CANNOT, MalformedMessageError, header_of, pack
-from fedhca2.federation.flower.wait import TooFewClientsError
 
 PATIENT = "Anna Müller 1962-03-04, mammography"
 SECRET = f"/srv/Mary's; ward 7, oncology/scans/{PATIENT}.png"
@@ -44,14 +42,20 @@ class Failing(Site):
         raise self.error()
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_no_word_of_an_error_leaves_a_site(error, experiment, tmp_path, caplog):
-    grid, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
-    grid.replace("home", lambda app: make_app(Failing(sites["home"], error)))
+def assert_only_its_log_says_more(grid, fleet, caplog):
+    """Let `home` introduce itself, and compare what leaves it with its log."""
     fleet.gather()
     assert "its log says more" in fleet.registry.refused["home"]
-    assert not any(word in str(header_of(reply.content)) for reply in grid.up for word in ("Anna", "ward", "scans"))
+    told, words = str([header_of(reply.content) for reply in grid.up]), ("Anna", "ward", "scans", ".csv")
+    assert [word for word in words if word in told] == []
     assert "Anna" in "".join(record.message + str(record.exc_info) for record in caplog.records)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_no_word_of_an_error_leaves_a_site(error, federation, caplog):
+    grid, sites, fleet = federation(min_clients=2)
+    grid.replace("home", lambda app: make_app(Failing(sites["home"], error)))
+    assert_only_its_log_says_more(grid, fleet, caplog)
 
 
 TASKS = {"depth": "depth", "normals": "normals"}
@@ -66,18 +70,13 @@ FILES = {
 
 
 @pytest.mark.parametrize("data", FILES.values(), ids=FILES)
-def test_no_name_in_a_sites_files_leaves_it(data, experiment, tmp_path, caplog):
+def test_no_name_in_a_sites_files_leaves_it(data, federation, tmp_path, caplog):
     rows = "".join(f'"{number} {PATIENT}.png","{PATIENT}.png","{PATIENT}.png",1\n' for number in range(9))
     (tmp_path / "labels.csv").write_text(f'image,depth,normals,"{PATIENT} "\n{rows}', "utf-8")
     own = {"root": str(tmp_path), **data}
-    grid, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    grid, sites, fleet = federation(min_clients=2)
     sites["home"].config = sites["home"].config.model_copy(update={"data": own})
-    fleet.gather()
-    assert "its log says more" in fleet.registry.refused["home"]
-    assert not any(
-        word in str(header_of(reply.content)) for reply in grid.up for word in ("Anna", "ward", "scans", ".csv")
-    )
-    assert "Anna" in "".join(record.message + str(record.exc_info) for record in caplog.records)
+    assert_only_its_log_says_more(grid, fleet, caplog)
 
 
 def test_a_site_whose_file_cannot_be_read_says_no_path(tmp_path):
@@ -88,10 +87,9 @@ def test_a_site_whose_file_cannot_be_read_says_no_path(tmp_path):
     assert told == {CANNOT: "this site cannot read or write a file; its log says more"}
 
 
-def test_a_refusal_names_the_setting_and_nothing_of_its_value(tmp_path):
-    _, sites, fleet = flower_federation(small_experiment(), tmp_path, await_refused=False)
-    for site in sites.values():
-        site.config = site.config.model_copy(update={"encoders": (SECRET,)})
-    with pytest.raises(TooFewClientsError, match=r"this site does not allow it \(encoders in site\.yaml\)") as refused:
-        fleet.gather()
-    assert "Anna" not in str(refused.value)
+def test_a_refusal_names_the_setting_and_nothing_of_its_value(federation):
+    _, sites, fleet = federation(min_clients=2)
+    sites["home"].config = sites["home"].config.model_copy(update={"encoders": (SECRET,)})
+    fleet.gather()
+    found = fleet.registry.refused["home"]
+    assert ("(encoders in site.yaml)" in found, "Anna" in found) == (True, False)

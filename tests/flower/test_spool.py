@@ -5,28 +5,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import flower_federation, small_experiment
+from federations import flower_federation, perform, run_over, small_experiment
 
 from fedhca2.aggregation import MappedRow
 from fedhca2.federation.flower import fleet as module
 from fedhca2.federation.flower.fleet import spool
-from fedhca2.federation.rounds import run_rounds
-from fedhca2.federation.server import Server
-from fedhca2.messages import Order, Reply
+from fedhca2.messages import Reply
 from fedhca2.params import Slot
-from fedhca2.run_folder.records import Watcher
 from warm import output_of
 
 pytestmark = pytest.mark.slow
-UPLOAD = {"encoder": "updates", "decoder": "updates"}
 
 
 def scores(folder, method, **terms):
     experiment = small_experiment(rounds=2, method=method)
-    _, _, fleet = flower_federation(experiment, folder, **terms)
-    fleet.gather()
-    server = Server(experiment.resolved_method, fleet.profiles.values())
-    return run_rounds(server, fleet, experiment.rounds, 0, Watcher()).scores
+    grid, _, _ = flower_federation(experiment, folder / "sites")
+    return run_over(grid, experiment, folder / "run", **terms).clients
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "fedamp", "matfl"])
@@ -36,10 +30,13 @@ def test_a_federation_with_spooled_replies_gives_the_same_scores(method, wire, t
     assert found == scores(tmp_path / "kept", method, wire=wire)
 
 
-def test_the_replies_that_a_fleet_spools_are_mapped(tmp_path):
-    _, _, fleet = flower_federation(small_experiment(), tmp_path, spool=True)
+def test_replies_are_pulled_one_at_a_time_and_mapped(federation, monkeypatch):
+    grid, _, fleet = federation(spool=True)
+    asked, pull = [], grid.pull_messages
+    monkeypatch.setattr(grid, "pull_messages", lambda ids: asked.append(len(ids)) or pull(ids))
     fleet.gather()
-    replies = fleet.perform({"home": Order(0, upload=UPLOAD)}, lambda *_: None)
+    replies = perform(fleet)
+    assert (len(replies), max(asked)) == (3, 1)
     assert isinstance(replies["home"].rows[Slot("encoder")], MappedRow)
 
 
@@ -62,16 +59,6 @@ def test_a_spooled_row_is_in_a_file_that_has_no_name(tmp_path):
     row.release()  # from here on its values are the file's
     assert torch.equal(row, values)
     assert not list(tmp_path.iterdir())
-
-
-def test_replies_are_pulled_one_at_a_time(tmp_path, monkeypatch):
-    grid, _, fleet = flower_federation(small_experiment(), tmp_path)
-    asked = []
-    pull = grid.pull_messages
-    monkeypatch.setattr(grid, "pull_messages", lambda ids: asked.append(len(ids)) or pull(ids))
-    fleet.gather()
-    replies = fleet.perform({name: Order(0, upload=UPLOAD) for name in fleet.profiles}, lambda *_: None)
-    assert (len(replies), max(asked)) == (3, 1)
 
 
 MANY = """

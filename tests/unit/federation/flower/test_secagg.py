@@ -289,12 +289,6 @@ def test_a_round_that_is_added_up_again_with_the_same_clients_gives_the_same_sum
     assert torch.equal(clients.add(summing(MEAN, NUMEL)).rows[0], first)
 
 
-def test_a_round_that_is_added_up_again_without_a_client_is_not():
-    clients = after_masking()
-    clients.gone = {"e"}
-    assert clients.add(summing(MEAN, NUMEL)).rows == [None]
-
-
 SUMS = {
     "of one client": [{"a": {"encoder": 1.0}}],
     "with one row in two of them": [{"a": {"encoder": 1.0}, "b": {}}, {"a": {"encoder": 1.0}, "c": {}}],
