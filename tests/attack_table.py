@@ -10,7 +10,6 @@ class Line:
 
     adversary: str
     attack: str
-    line: int  # of issue 14
     outcome: str
     drift: float = 0.0  # how far the others are from where they would be without it, as a share of where they are
 
@@ -19,9 +18,9 @@ class Line:
 
 def table(lines: Sequence[Line]) -> str:
     """Format all lines as text in columns."""
-    rows = [("adversary", "attack", "line", "outcome", "others' drift")]
-    rows += [(each.adversary, each.attack, str(each.line), each.outcome, f"{each.drift:.3g}") for each in lines]
-    widths = [min(max(len(row[column]) for row in rows), 80) for column in range(5)]
+    rows = [("adversary", "attack", "outcome", "others' drift")]
+    rows += [(each.adversary, each.attack, each.outcome, f"{each.drift:.3g}") for each in lines]
+    widths = [min(max(len(row[column]) for row in rows), 80) for column in range(4)]
     return "\n".join(
         "  ".join(f"{cell[:width]:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )

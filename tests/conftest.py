@@ -40,7 +40,7 @@ def rng() -> torch.Generator:
 
 @pytest.fixture
 def tell(record_property):
-    """Adds a line to the table of attacks: the attacker, its line in issue 14, the outcome, the others' drift."""
+    """Adds a line to the table of attacks: the attacker, what it tried, the outcome, the others' drift."""
     return lambda *line: record_property("attack", Line(*line).to_dict())
 
 

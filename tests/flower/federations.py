@@ -68,10 +68,11 @@ def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
     }
 
 
-def in_memory(experiment):
-    """Models and scores of the same experiment in one process."""
+def in_memory(experiment, without=""):
+    """Models and scores of the same experiment in one process, perhaps without a client."""
     data = open_data(experiment)
     clients = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU))
+    clients = [client for client in clients if client.name != without]
     fleet = InProcess(clients)
     server = Server(experiment.resolved_method, fleet.profiles.values())
     guard = Guard(server, tasks=experiment.task_set)

@@ -95,7 +95,7 @@ def siege(tmp_path_factory):
 @pytest.mark.parametrize("attack", ANYBODY)
 def test_a_stranger_is_refused(attack, siege, tell):
     answer = ANYBODY[attack](siege.visitor())
-    tell("stranger", attack, 8, outcome_of(answer))
+    tell("stranger", attack, outcome_of(answer))
     assert is_refused(answer)
 
 
@@ -107,7 +107,7 @@ def test_a_site_is_refused_what_a_stranger_is(attack, siege):
 @pytest.mark.parametrize("attack", SITES)
 def test_a_site_is_refused(attack, siege, tell):
     answer = SITES[attack](siege.site())
-    tell("hostile site", attack, 8, outcome_of(answer))
+    tell("hostile site", attack, outcome_of(answer))
     assert is_refused(answer)
 
 
