@@ -1,6 +1,5 @@
 """`fedhca2 experiments`, `methods`, `config` and `privacy plan`: show what there is, and what settings mean."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -15,10 +14,9 @@ from fedhca2.cli.app import open_console, print_json
 from fedhca2.clients.privacy import MIN_NOISE, audited_epsilon, noise_for, updates_for
 from fedhca2.clients.privacy import epsilon as epsilon_of
 from fedhca2.config import Config
-from fedhca2.configs import Setting, allowed_values, built_in_experiments, format_value, list_settings
+from fedhca2.configs import Setting, allowed_values, built_in_experiments, format_value, list_settings, schema_text
 from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import Experiment
-from fedhca2.experiment.schema import experiment_schema
 from fedhca2.methods import METHODS, Method, components_of, resolve, settings_of
 from fedhca2.methods.resolve import NORMS
 from fedhca2.reports.tables import TextTable
@@ -193,15 +191,7 @@ of a list: `--set training.batch_size=4`, `--set clients.0.epochs=2`. The settin
 
 def schema() -> None:
     """Print the JSON Schema of an experiment's file, with which editors check it."""
-    typer.echo(_in_lines(experiment_schema(), levels=2))
-
-
-def _in_lines(values: Any, levels: int) -> str:
-    """JSON with a line for each entry of the outer levels, so that a change of the schema shows where it is."""
-    if not levels or not isinstance(values, Mapping):
-        return json.dumps(values, allow_nan=False)
-    lines = (f"{json.dumps(key)}: {_in_lines(each, levels - 1)}" for key, each in values.items())
-    return "{\n" + ",\n".join(lines) + "\n}"
+    typer.echo(schema_text(), nl=False)
 
 
 def plan(epsilon: float | None, rounds: int | None, noise: float | None, delta: float, as_json: bool) -> None:

@@ -62,10 +62,15 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]
             yield prefix + entry.name.removesuffix(".yaml"), entry
 
 
+def schema_text() -> str:
+    """The file with the JSON Schema of experiments, which `docs/site/schema.py` writes."""
+    return (FOLDER / "schema.json").read_text("utf-8")
+
+
 @cache
 def read_schema() -> Schema:
-    """The JSON Schema of an experiment's file, as `fedhca2 config schema` prints it."""
-    schema: Schema = json.loads((FOLDER / "schema.json").read_text("utf-8"))
+    """The JSON Schema of an experiment's file."""
+    schema: Schema = json.loads(schema_text())
     return schema
 
 

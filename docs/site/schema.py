@@ -1,11 +1,15 @@
-"""The JSON Schema of an experiment's file, with which editors check it while it is written.
+"""Writes the JSON Schema of an experiment's file, with which editors check it while it is written.
 
-It knows less than `Experiment.parse`: not which data sets have labels for which tasks, and nothing about a class of a
-user's own, which may have any setting. A file that extends another may leave out what the other has.
+python docs/site/schema.py     writes src/fedhca2/configs/schema.json again, after a change of settings
+
+The schema knows less than `Experiment.parse`: not which data sets have labels for which tasks, and nothing about a
+class of a user's own, which may have any setting. A file that extends another may leave out what the other has.
 """
 
 import inspect
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -20,6 +24,7 @@ from fedhca2.tasks import TASKS
 
 Schema = dict[str, Any]
 IMPORT_PATH = {"type": "string", "pattern": ":"}
+FILE = Path(__file__).parents[2] / "src" / "fedhca2" / "configs" / "schema.json"
 
 
 def experiment_schema() -> Schema:
@@ -205,3 +210,20 @@ def _in_dialect(value: Any) -> Any:
     if "$ref" in found and len(found) > 1:
         found["allOf"] = [{"$ref": found.pop("$ref")}]
     return found
+
+
+def schema_text() -> str:
+    """The schema's file."""
+    return _in_lines(experiment_schema(), levels=2) + "\n"
+
+
+def _in_lines(values: Any, levels: int) -> str:
+    """JSON with a line for each entry of the outer levels, so that a change of the schema shows where it is."""
+    if not levels or not isinstance(values, Mapping):
+        return json.dumps(values, allow_nan=False)
+    lines = (f"{json.dumps(key)}: {_in_lines(each, levels - 1)}" for key, each in values.items())
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+if __name__ == "__main__":
+    FILE.write_text(schema_text(), "utf-8")
