@@ -16,7 +16,6 @@ from fedhca2.federation.sum_server import SecureSummer
 from fedhca2.messages import Delivery, Order, Profile, Reply
 from fedhca2.metrics import rise
 from fedhca2.params import Slot
-from fedhca2.run_folder.checkpoints import Pending
 from fedhca2.run_folder.records import Progress, Watcher
 from fedhca2.run_folder.result import Scores, task_scores
 from fedhca2.run_folder.writer import RunFolder
@@ -151,7 +150,6 @@ def run_rounds(
     is_over: Callable[[Scores], bool] = lambda scores: False,
     progress: Progress | None = None,
     on_round_end: Callable[[Progress, bool], None] = lambda progress, is_last: None,
-    store_pending: Callable[[Pending], Pending] = lambda pending: pending,
 ) -> Outcome:
     """Train up to this many rounds, and evaluate the final models.
 
@@ -162,7 +160,6 @@ def run_rounds(
     :param is_over: gets the scores of every evaluation, and says whether to stop after that round.
     :param progress: a saved state to continue from.
     :param on_round_end: gets the state of the run after every round, and whether training stops early.
-    :param store_pending: stores the rows for clients that are away until they take part again.
     """
     progress, guard = progress or Progress(server.start()), guard or Guard(server)
 
@@ -180,7 +177,7 @@ def run_rounds(
         _notify(watcher, orders, replies, record.refused)
         left = {client: order.round for client, order in orders.items() if server.late and client not in replies}
         away = {client: rows for client, rows in progress.pending.items() if client not in orders or client in left}
-        progress = Progress(state, {**store_pending(away), **deliveries}, left)
+        progress = Progress(state, {**away, **deliveries}, left)
         record = replace(record, refused={**record.refused, **fleet.absent, **record.dropped})
         watcher.aggregated(round, record, perf_counter() - began)
         scores = {client: reply.metrics for client, reply in replies.items() if reply.metrics}

@@ -266,7 +266,6 @@ class _Run:
                     is_over=patience.is_over,
                     progress=self._progress,
                     on_round_end=on_round_end,
-                    store_pending=self.folder.waiting.keep,
                 )
             fleet.finish()
 
@@ -300,7 +299,7 @@ class _Run:
         return patience
 
     def _commit(self, progress: Progress) -> None:
-        self.folder.commit(progress, self.fleet, {"seconds": self.seconds, "origin": self._origin})
+        self.folder.commit(progress, self.fleet.save, {"seconds": self.seconds, "origin": self._origin})
 
     def conclude(self, outcome: Outcome, baseline: Scores | None) -> Result:
         """Write the result of the run."""

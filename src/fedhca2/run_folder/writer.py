@@ -14,7 +14,7 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.imports import is_import_path, remember_code
 from fedhca2.run_folder.baseline import baseline_files, read_baseline
-from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, KeptClients, WaitingRows
+from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, SaveClients
 from fedhca2.run_folder.event_log import START, EventLog
 from fedhca2.run_folder.files import Array, to_json, write_arrays
 from fedhca2.run_folder.folder import (
@@ -48,7 +48,6 @@ class RunFolder:
         self.path, self.checkpoint = path, checkpoint
         self._early, self._lock = early, lock
         self._checkpoints = Checkpoints(path / CHECKPOINTS)
-        self.waiting = WaitingRows(path / CHECKPOINTS / ".rows")
         self._log: EventLog | None = None
         self._config: Mapping[str, Any] = {}
         self._keep = 1
@@ -95,6 +94,7 @@ class RunFolder:
         remember_code(experiment.own_code)
         for left in [path for path in self.path.rglob(".*.new") if path.is_file()]:  # by a killed process
             left.unlink(missing_ok=True)
+        shutil.rmtree(self.path / CHECKPOINTS / ".rows", ignore_errors=True)  # of a version whose rows waited in files
         self._config, self._keep = experiment.to_dict(), experiment.checkpoints.keep
         (self.path / RESULT).unlink(missing_ok=True)  # first, because it marks the run as finished
         config = {CONFIG: experiment.to_yaml()}
@@ -109,7 +109,6 @@ class RunFolder:
             self._write(TASK_FACTS, _as_json(own))
         done = self.checkpoint.progress.state.round if self.checkpoint else 0
         self._log = EventLog(self.path, self._position, done)
-        self.waiting.clear()
 
     @property
     def events(self) -> EventLog:
@@ -126,15 +125,14 @@ class RunFolder:
     def _position(self) -> Mapping[str, Any]:
         return self.checkpoint.notes if self.checkpoint else START
 
-    def commit(self, progress: Progress, clients: KeptClients, notes: Mapping[str, Any]) -> None:
+    def commit(self, progress: Progress, save_clients: SaveClients, notes: Mapping[str, Any]) -> None:
         """Save the state of the run after a round, with notes; earlier checkpoints are removed only after that."""
-        self._checkpoints.save(progress, clients, self._config, {**self.events.position(), **notes})
+        self._checkpoints.save(progress, save_clients, self._config, {**self.events.position(), **notes})
         self._checkpoints.prune(self._keep)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result as the last file: it marks the run as finished."""
         self.events.position()
-        self.waiting.clear()
         self._write(RESULT, _as_json(result))
         self._checkpoints.prune(1)
 
@@ -148,7 +146,6 @@ class RunFolder:
         """Release the folder."""
         if self._log is not None:
             self._log.close()
-            self.waiting.clear()
             shutil.rmtree(self.states, ignore_errors=True)  # once more: a full disk may have kept them
         if self._lock is not None:
             self._lock.release()

@@ -1,7 +1,9 @@
 import errno
+import hashlib
 import os
 import resource
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from torch.testing import assert_close
 from fedhca2.errors import UserError
 from fedhca2.messages import Addend, Delivery
 from fedhca2.params import Slot
-from fedhca2.run_folder.checkpoints import Checkpoints
+from fedhca2.run_folder.checkpoints import Checkpoints, progress_as_state, progress_from_state
 from fedhca2.run_folder.folder import lock_folder
 from fedhca2.run_folder.records import Progress, ServerState, SlotKey
 from small_run import small
@@ -29,16 +31,9 @@ NOTES = {"events": 7}
 EXPERIMENT = small().to_dict()
 
 
-class Nobody:
-    """A fleet without clients, or with one that writes a state."""
-
-    def __init__(self, write=lambda folder: {}):
-        self.write = write
-
-    def save(self, folder):
-        return self.write(folder)
-
-    def restore(self, folder, checksums): ...
+def nobody(folder):
+    """The clients of a fleet without any."""
+    return {}
 
 
 def progress(round=1):
@@ -48,7 +43,7 @@ def progress(round=1):
 def saved(tmp_path, rounds=(1,), keep=2):
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     for round in rounds:
-        checkpoints.save(progress(round), Nobody(), EXPERIMENT, NOTES)
+        checkpoints.save(progress(round), nobody, EXPERIMENT, NOTES)
         checkpoints.prune(keep)
     return checkpoints
 
@@ -61,6 +56,27 @@ def test_everything_comes_back_and_a_row_for_several_clients_is_kept_once(tmp_pa
     delivery = pending["b"][EDGE]
     assert (delivery.base, delivery.addends[0].scale) == ("start", (0.1, 1 / 3))
     assert_close(delivery.addends[0].row, 2 * SHARED, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("content", "numel", "dtype", "fault"),
+    [
+        (range(8), 8, "float32", ""),
+        (range(7), 8, "float32", "expected a row with the content of its name"),
+        *((range(8), 8, dtype, f"values of {dtype}, got 32 bytes") for dtype in ("nosuch", "load", "float64", None)),
+        *((range(8), numel, "float32", f"{numel} values of") for numel in (2, 10**6, -1, "8")),
+    ],
+)
+def test_rows_in_files_of_an_older_checkpoint_are_read_and_checked(tmp_path, content, numel, dtype, fault):
+    row = torch.arange(8.0)
+    name = f"row-{hashlib.blake2b(row.numpy().tobytes(), digest_size=16).hexdigest()}"
+    (tmp_path / name).write_bytes(torch.tensor([*content], dtype=torch.float32).numpy().tobytes())
+    state = progress_as_state(Progress(pending={"a": {ENCODER: Delivery("nothing", (Addend(row),))}}), {})
+    (addend,) = state.values["pending"]["a"]["encoder"]["addends"]
+    addend |= {"file": name, "numel": numel, "dtype": dtype}
+    with pytest.raises(ValueError, match=fault) if fault else nullcontext():
+        found = progress_from_state(state, tmp_path).pending["a"][ENCODER].addends[0].row
+        assert found.equal(row)
 
 
 def test_so_many_are_kept(tmp_path):
@@ -117,7 +133,7 @@ def test_a_checkpoint_that_cannot_be_written_loses_no_earlier_one(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # larger files fail, as on a full disk
     try:
         with pytest.raises(OSError, match="File too large"):
-            checkpoints.save(progress(2), Nobody(), EXPERIMENT, NOTES)
+            checkpoints.save(progress(2), nobody, EXPERIMENT, NOTES)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["round-000001"]
@@ -132,7 +148,7 @@ def test_a_folder_that_cannot_be_written_loses_no_earlier_checkpoint(tmp_path, m
     with monkeypatch.context() as patched:
         patched.setattr(Path, "mkdir", refuse)
         with pytest.raises(OSError, match="Read-only file system"):
-            checkpoints.save(progress(2), Nobody(), EXPERIMENT, NOTES)
+            checkpoints.save(progress(2), nobody, EXPERIMENT, NOTES)
     assert checkpoints.latest().progress.state.round == 1
 
 

@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from test_checkpoints import Nobody
+from test_checkpoints import nobody
 
 from fedhca2.run_folder.records import Progress, ServerState
 from fedhca2.run_folder.writer import RunFolder
@@ -30,7 +30,7 @@ def run(tmp_path):
     """A run's folder with a file of every kind."""
     folder = RunFolder.new(tmp_path / "run")
     folder.rewind(small(), {"partition.json": {}})
-    folder.commit(Progress(ServerState(1)), Nobody(), {"seconds": 1.0})
+    folder.commit(Progress(ServerState(1)), nobody, {"seconds": 1.0})
     folder.save_model("home", torch.nn.Linear(1, 1))
     folder.save_samples("home", {"image": np.zeros(3)})
     folder.finish({})
