@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from fedhca2.clients import DeviceSlot, at_work
+from fedhca2.clients import DeviceSlot, on_device
 from fedhca2.clients.training import LocalTerms, set_mode, take_step, task_loss
 from fedhca2.compiling import compiled
 from fedhca2.federation.in_process import InProcess
@@ -35,7 +35,7 @@ def trained(name, place, terms=lambda model: LocalTerms(), epochs=2, steps=None,
     """A client's model, moments and losses after epochs of training, or some of their steps, at a device slot."""
     client = clients(experiment or small(**FP32 | {"training": {**FP32["training"], **training}}))[name]
     client.device_slot = place
-    with at_work(client, client.device_slot):
+    with on_device(client):
         losses = [
             client.personal.train_epoch(
                 islice(client.batches(epoch), steps),

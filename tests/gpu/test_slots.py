@@ -33,7 +33,7 @@ def states(slots, *, keeps=False, folder=None, **changes):
     store.open()
     last = {}
 
-    def finished(client, slot):
+    def finished(client):
         for name, tensor in client.current.tensors.items():
             last[f"{client.name} {name}"] = tensor.to("cpu", copy=True)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedhca2.clients.evaluation import BestModel, evaluate, mean_loss, recalibrate, trivial_scores
 from fedhca2.clients.exchange import DeclinedError, Exchange, FirstRow, RowLimits, divergence, first_rows
-from fedhca2.clients.gpu.device import DeviceSlot, at_work
+from fedhca2.clients.gpu.device import DeviceSlot, on_device
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.training import Learner, LocalTerms, Training
@@ -93,7 +93,7 @@ class Client:
         limits = RowLimits(
             self.first, training, len(data.train), data.steps, data.rounds, max(others_noise, privacy.deviation)
         )
-        self.exchange = Exchange(model, privacy, limits, objective)
+        self.exchange = Exchange(model, privacy, limits.longest, objective)
         self.layouts, self.backbone = self.exchange.layouts, fingerprint(model)
         self.best = BestModel()
         self.personal = Learner(model, training)
@@ -134,25 +134,24 @@ class Client:
         """The values of slots in the shared model."""
         return self.exchange.rows(self.shared.model, slots)
 
-    def perform(self, order: Order, watch: BatchWatch = lambda *_: None, place: DeviceSlot | None = None) -> Reply:
-        """Take the rows, then evaluate, then train, then reply; at its own device slot or at another.
+    def perform(self, order: Order, watch: BatchWatch = lambda *_: None) -> Reply:
+        """Take the rows, then evaluate, then train, then reply.
 
         A client declines rows that cannot come from training, and continues from its own. If training ends in
         non-finite values, it returns to its state before it took any rows. It reports both.
         """
-        place = place or self.device_slot
-        with at_work(self, place):
+        with on_device(self):
             began = perf_counter()
-            turns = self._turns(order.round, place) if order.train else iter(())
+            turns = self._turns(order.round) if order.train else iter(())
             fine_tune = order.finish and self.objective.final_epochs > 0
             good = self._copy(self.where) if order.train or fine_tune else None
-            declined, effect = self._take(order, place)
-            failed = self._fault(self._fine_tune(place, watch), good) if good and fine_tune else ""
-            metrics = self._score(order, place) if order.evaluate else {}
+            declined, effect = self._take(order)
+            failed = self._fault(self._fine_tune(watch), good) if good and fine_tune else ""
+            metrics = self._score(order) if order.evaluate else {}
             reply = Reply(self.name, order.round, metrics=metrics, effect=effect, failed=failed, declined=declined)
             if good and order.train:
                 outgoing = self.exchange.begin_training(self.shared.model, order)
-                losses = self._train(turns, place, watch)
+                losses = self._train(turns, watch)
                 if failed := self._fault(losses, good):
                     reply = replace(reply, failed=failed)
                 else:
@@ -161,31 +160,31 @@ class Client:
                     reply = replace(reply, rows=rows, agreement=agreement, losses=shown, steps=self.steps)
             return replace(reply, seconds=perf_counter() - began)
 
-    def _take(self, order: Order, place: DeviceSlot) -> tuple[str, Effect | None]:
+    def _take(self, order: Order) -> tuple[str, Effect | None]:
         """Take the rows; returns the reason if they were not taken, and their effect if the order asks for it.
 
         Rows that only attract have no effect yet, and noise does not cover losses.
         """
         began, before = perf_counter(), nan
         if order.compare and self.objective.replaces and not self.privacy.noise:
-            before = mean_loss(self, place)
+            before = mean_loss(self)
         seconds = perf_counter() - began
         try:
             self.exchange.receive(self.shared.model, order)
         except DeclinedError as error:
             return f"its rows were not taken: {error}", None
         if self.batch_norm == "recalibrate" and order.deliveries:
-            recalibrate(self.shared.model, self.batches(order.round * self.data.steps // len(self.data.train), place))
+            recalibrate(self.shared.model, self.batches(order.round * self.data.steps // len(self.data.train)))
         if not isfinite(before):
             return "", None
         began = perf_counter()
-        effect = Effect(before, mean_loss(self, place), seconds + perf_counter() - began)
+        effect = Effect(before, mean_loss(self), seconds + perf_counter() - began)
         return "", effect if isfinite(effect.after) else None
 
-    def _score(self, order: Order, place: DeviceSlot) -> dict[str, dict[str, float]]:
+    def _score(self, order: Order) -> dict[str, dict[str, float]]:
         """Score the model on the validation images; at the end, the one that counts on the test images."""
         test = self.data.test if order.finish else None
-        metrics = self.evaluate(place, trivial=order.finish) if test is None or self.data.selects else {}
+        metrics = self.evaluate(trivial=order.finish) if test is None or self.data.selects else {}
         if self.data.selects:
             model = self.personal.model
             self.best.offer(
@@ -193,49 +192,44 @@ class Client:
             )
             if test is not None:
                 self.best.load_into(model)
-        return metrics if test is None else self.evaluate_on(test, test.data.labels, place, trivial=True)
+        return metrics if test is None else self.evaluate_on(test, test.data.labels, trivial=True)
 
-    def evaluate(self, place: DeviceSlot | None = None, *, trivial: bool = False) -> dict[str, dict[str, float]]:
+    def evaluate(self, *, trivial: bool = False) -> dict[str, dict[str, float]]:
         """Score the model on the validation split, and one answer for all images if `trivial`."""
-        return self.evaluate_on(self.data.val, self.data.val.data.labels, place, trivial=trivial)
+        return self.evaluate_on(self.data.val, self.data.val.data.labels, trivial=trivial)
 
     def evaluate_on(
-        self,
-        images: Batches,
-        labels: Mapping[str, LabelSpace],
-        place: DeviceSlot | None = None,
-        *,
-        trivial: bool = False,
+        self, images: Batches, labels: Mapping[str, LabelSpace], *, trivial: bool = False
     ) -> dict[str, dict[str, float]]:
         """Score the model on images with these label formats, and one answer for all images if `trivial`."""
-        model, place = self.personal.model, place or self.device_slot
+        model, slot = self.personal.model, self.device_slot
         metrics = model.tasks.metrics(model.decoders, labels, self.data.metrics)
-        with at_work(self, place):
-            batches = place.until_stopped(images.evaluation(place.feed))
-            scores = evaluate(model, batches, metrics, self.training.precision, place.captures)
-            for task, score in trivial_scores(self, images, labels, place).items() if trivial else ():
+        with on_device(self):
+            batches = slot.until_stopped(images.evaluation(slot.feed))
+            scores = evaluate(model, batches, metrics, self.training.precision, slot.captures)
+            for task, score in trivial_scores(self, images, labels).items() if trivial else ():
                 scores[task][TRIVIAL] = score
             return scores
 
-    def batches(self, epoch: int, place: DeviceSlot | None = None, part: range | None = None) -> Iterator[Batch]:
+    def batches(self, epoch: int, part: range | None = None) -> Iterator[Batch]:
         """The batches of one epoch, or part of them, counted from the first round, with all draws for their steps."""
-        seed, training, place = self.data.seed, self.training, place or self.device_slot
+        seed, training, slot = self.data.seed, self.training, self.device_slot
         batches = self.data.train.training(
             seed=seed,
             client=self.name,
             epoch=epoch,
             augment=training.augment,
             scales=training.scales,
-            feed=place.feed,
+            feed=slot.feed,
             part=part,
         )
         drops = self.personal.model.drops
         if not drops:
-            return place.until_stopped(batches)
+            return slot.until_stopped(batches)
         dice = np.random.default_rng(derive(seed, "drop_path", self.name, epoch))
         keep = draw_keep(drops, len(self.data.train), self.data.train.batch_size, dice)
-        keep = (keep if part is None else keep[part.start : part.stop]).to(place.device)
-        return place.until_stopped(replace(batch, keep=own) for batch, own in zip(batches, keep, strict=True))
+        keep = (keep if part is None else keep[part.start : part.stop]).to(slot.device)
+        return slot.until_stopped(replace(batch, keep=own) for batch, own in zip(batches, keep, strict=True))
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
         """Move everything it holds to another device."""
@@ -262,7 +256,7 @@ class Client:
         copies = copy_packed(list(state.tensors.values()), lambda packed: packed.to(device))
         return ClientState(dict(zip(state.tensors, copies, strict=True)), state.values)
 
-    def rest(self) -> None:
+    def drop_gradients(self) -> None:
         """Release what it only needs while it works."""
         for learner in {self.personal, self.shared}:
             learner.optimizer.zero_grad()
@@ -285,15 +279,15 @@ class Client:
             self.restore(good)
         return fault
 
-    def _turns(self, round: int, place: DeviceSlot) -> Iterator[Turn]:
+    def _turns(self, round: int) -> Iterator[Turn]:
         """A round's epochs, each of the shared copy, if there is one, and of the personal model.
 
         Reading of the first one's batches starts now, and of each other's one turn early.
         """
         turns = product(self.epochs(round), dict.fromkeys((self.shared, self.personal)))
-        return one_early((epoch, learner, self.batches(epoch.draw, place, epoch.part)) for epoch, learner in turns)
+        return one_early((epoch, learner, self.batches(epoch.draw, epoch.part)) for epoch, learner in turns)
 
-    def _train(self, turns: Iterator[Turn], place: DeviceSlot, watch: BatchWatch) -> dict[str, float]:
+    def _train(self, turns: Iterator[Turn], watch: BatchWatch) -> dict[str, float]:
         """Train the epochs of one round."""
         pulled = self._by_parameter(self.exchange.anchors(self.shared.model) if self.objective.pull else {})
         drifts = self._by_parameter(self.exchange.drifts())
@@ -303,17 +297,19 @@ class Client:
         for epoch, learner, batches in turns:
             shared, own = LocalTerms(epoch.frozen), LocalTerms(epoch.frozen, self.objective.pull, pulled, drifts)
             terms = own if learner is self.personal else shared
-            losses = learner.train_epoch(batches, self.rate(epoch), terms, watch=steps, captures=place.captures)
+            losses = learner.train_epoch(
+                batches, self.rate(epoch), terms, watch=steps, captures=self.device_slot.captures
+            )
         for learner in learners:
             learner.end_round()
         return losses
 
-    def single_steps(self, round: int, place: DeviceSlot, watch: BatchWatch) -> Iterator[dict[str, float]]:
+    def single_steps(self, round: int, watch: BatchWatch) -> Iterator[dict[str, float]]:
         """Train a round of the personal model, and yield each step's losses: others may take steps in between."""
         steps = _Steps(self.name, self.steps, watch)
-        for epoch, learner, batches in self._turns(round, place):
+        for epoch, learner, batches in self._turns(round):
             for batch in batches:
-                yield learner.train_epoch([batch], self.rate(epoch), watch=steps, captures=place.captures)
+                yield learner.train_epoch([batch], self.rate(epoch), watch=steps, captures=self.device_slot.captures)
 
     def rate(self, epoch: Epoch) -> float:
         """The schedule's learning rate in one of the run's epochs."""
@@ -325,7 +321,7 @@ class Client:
         rates = [self.rate(epoch) for epoch in self.epochs(round) for _ in epoch.part]
         return sum(rates) / len(rates) * self.training.rate_share(part)
 
-    def _fine_tune(self, place: DeviceSlot, watch: BatchWatch) -> dict[str, float]:
+    def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
         """Train the method's last epochs, of the whole model, with rates from the full learning rate down."""
         first, count = ceil(self.data.epochs), self.objective.final_epochs
         schedule = self.training.schedule.model_copy(update={"warmup_epochs": 0, "lag": False})
@@ -333,8 +329,8 @@ class Client:
         losses: dict[str, float] = {}
         for epoch in range(count):
             rate = schedule.rate(epoch, count, self.training.learning_rate)
-            batches = self.batches(first + epoch, place)
-            losses = self.personal.train_epoch(batches, rate, watch=steps, captures=place.captures)
+            batches = self.batches(first + epoch)
+            losses = self.personal.train_epoch(batches, rate, watch=steps, captures=self.device_slot.captures)
         self.personal.end_round()
         return losses
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedhca2.clients.gpu.device import CapturedForward, Captures, DeviceSlot, at_work
+from fedhca2.clients.gpu.device import CapturedForward, Captures, on_device
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.training import Training, autocast, loss_of, total_loss
 from fedhca2.data.batches import Batch, Batches
@@ -113,9 +113,7 @@ def summed_loss(model: MultiTaskModel, batch: Batch, training: Training) -> Tens
 
 
 @torch.inference_mode()
-def trivial_scores(
-    client: "Client", images: Batches, labels: Mapping[str, LabelSpace], place: DeviceSlot
-) -> dict[str, float]:
+def trivial_scores(client: "Client", images: Batches, labels: Mapping[str, LabelSpace]) -> dict[str, float]:
     """What one answer for all images scores in each task: the largest class of the training labels, or their mean.
 
     A task without any training label, or whose metric says nothing about plain maps, has none.
@@ -123,7 +121,7 @@ def trivial_scores(
     answers, known = trivial_answers(client.data.train), images.known
     metrics = known.metrics(answers, labels, client.data.metrics)
     answers = {task: answer for task, answer in answers.items() if metrics[task].for_plain_maps}
-    for batch in place.until_stopped(images.evaluation(place.feed)):
+    for batch in client.device_slot.until_stopped(images.evaluation(client.device_slot.feed)):
         for task, answer in answers.items():
             plain = answer.to(batch.image.device).expand(len(batch.image), -1)
             if known[task].output == "map":
@@ -171,28 +169,28 @@ def standardise(model: MultiTaskModel, train: Batches) -> None:
         head.deviation.copy_(torch.from_numpy(np.where(deviation > 0, deviation, 1.0)))
 
 
-def mean_loss(client: "Client", place: DeviceSlot) -> float:
+def mean_loss(client: "Client") -> float:
     """The loss of the model that the server's rows go to, as the mean over validation images."""
-    images = client.data.images_for_losses
-    model = client.shared.model.eval()
-    losses = [summed_loss(model, batch, client.training) for batch in place.until_stopped(images.in_order(place.feed))]
+    images, slot, model = client.data.images_for_losses, client.device_slot, client.shared.model.eval()
+    losses = [summed_loss(model, batch, client.training) for batch in slot.until_stopped(images.in_order(slot.feed))]
     return float(sum(losses)) / len(images.indices)
 
 
 def look_ahead(
-    client: "Client", updates: Mapping[str, Tensor], place: DeviceSlot, watch: "BatchWatch | None" = None
+    client: "Client", updates: Mapping[str, Tensor], watch: "BatchWatch | None" = None
 ) -> tuple[float, dict[str, float]]:
     """A client's validation loss, and by name the loss with each of these updates added to its encoder.
 
     Every batch is read once, and tried with one encoder after the other. The encoder is left as it was.
     """
-    images, model, layout = client.data.images_for_losses, client.shared.model, client.layouts[ENCODER]
+    images, slot = client.data.images_for_losses, client.device_slot
+    model, layout = client.shared.model, client.layouts[ENCODER]
     sums: dict[str | None, Tensor] = {}  # None: with its own encoder
-    with at_work(client, place):
+    with on_device(client):
         tensors = model.slots()[ENCODER]
         own = flatten(tensors, layout)
         try:
-            for number, batch in enumerate(place.until_stopped(images.in_order(place.feed)), 1):
+            for number, batch in enumerate(slot.until_stopped(images.in_order(slot.feed)), 1):
                 for name, update in ((None, None), *updates.items()):
                     assign(tensors, own if update is None else own + update.to(own.device), layout)
                     model.eval()  # again: backbones keep what they compute from their weights until a mode is set
@@ -227,7 +225,7 @@ def sample_labels(client: "Client") -> Arrays:
 
 
 @torch.inference_mode()
-def sample_predictions(client: "Client", when: str, place: DeviceSlot | None = None) -> Arrays:
+def sample_predictions(client: "Client", when: str) -> Arrays:
     """The model's current predictions for the sample images, without padding: `WHEN.TASK`."""
     val = client.data.val
     if val.are_arrays:
@@ -236,7 +234,7 @@ def sample_predictions(client: "Client", when: str, place: DeviceSlot | None = N
     batch = next(
         Batches(val.data, indices, val.tasks, batch_size=SAMPLES, resize=val.resize, known=val.known).evaluation()
     )
-    with at_work(client, place or client.device_slot):
+    with on_device(client):
         model = client.personal.model.eval()
         outputs = model(batch.image.to(client.where))
     own = placement(own_size(val.data.load(indices[0], ())), val.data.size)  # all have one size

@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 from secrets import token_bytes
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -32,13 +32,7 @@ ALIKE = 10.0  # fresh rows of one layout come from one distribution, so their le
 Rows = dict[Slot, Tensor]
 Rate = Callable[[Part], float]  # of a part
 Agreement = dict[Slot, tuple[float, ...]]
-
-
-class Limits(Protocol):
-    """How long received rows can be."""
-
-    def longest(self, slot: Slot, round: int) -> float:
-        """The longest that a slot's row can be in this round."""
+Longest = Callable[[Slot, int], float]  # the longest that a slot's row can be in a round
 
 
 def adam_reach(first: float = BETAS[0], second: float = BETAS[1]) -> float:
@@ -130,9 +124,9 @@ class Exchange:
     Its methods get the shared model; they read its values, and change them when rows arrive.
     """
 
-    def __init__(self, model: Slotted, privacy: Privacy, limits: Limits, objective: Objective) -> None:
+    def __init__(self, model: Slotted, privacy: Privacy, longest: Longest, objective: Objective) -> None:
         self.layouts = layouts(model)
-        self.privacy, self.limits, self.objective = privacy, limits, objective
+        self.privacy, self.longest, self.objective = privacy, longest, objective
         self.start: Rows = {}  # values before the last training, of the uploaded parts
         self.received: Rows = {}  # rows from the server that attract local training
         self.remembered: dict[Slot, tuple[Tensor, int]] = {}  # last aggregated update, and its number of weights
@@ -161,7 +155,7 @@ class Exchange:
         }
         tensors = model.slots()
         rows = {slot: self._next_row(slot, delivery, tensors[slot], where) for slot, delivery in sent.items()}
-        check_lengths(sent, rows, lambda slot: self.limits.longest(slot, order.round))
+        check_lengths(sent, rows, lambda slot: self.longest(slot, order.round))
         for slot, row in rows.items():
             for addend in sent[slot].addends:
                 if addend.remember:
@@ -273,14 +267,14 @@ class Exchange:
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], device: torch.device) -> None:
         """Restore what `tensors` and `values` returned."""
         rows: dict[str, Rows] = {"start": {}, "received": {}, "published": {}, "remembered": {}}
-        held: dict[Slot, dict[str, Tensor]] = {}
+        kept: dict[Slot, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             kind, _, slot = name.partition("/")
             if kind in rows:
                 rows[kind][Slot.parse(slot)] = tensor.to(device)
             elif kind.startswith("kept "):
-                held.setdefault(Slot.parse(slot), {})[kind.removeprefix("kept ")] = tensor.to(device)
-        self.kept = dict(held)
+                kept.setdefault(Slot.parse(slot), {})[kind.removeprefix("kept ")] = tensor.to(device)
+        self.kept = dict(kept)
         self.start, self.received, self.published = rows["start"], rows["received"], rows["published"]
         counts = values["remembered"]
         self.remembered = {slot: (row, counts[str(slot)]) for slot, row in rows["remembered"].items()}

@@ -98,7 +98,7 @@ class ClientStore:
         return plan.rebuild(load_state(*file)) if file else plan.build()
 
     def _put_back(self, client: Client, changed: bool) -> None:
-        client.rest()
+        client.drop_gradients()
         nbytes = client.nbytes
         with self._lock:
             self._held[client.name] = client, nbytes

@@ -48,7 +48,7 @@ class InProcess:
         clients: ClientStore | Sequence[Client],
         slots: Sequence[DeviceSlot] = (),
         *,
-        finished: Callable[[Client, DeviceSlot], None] = lambda client, slot: None,
+        finished: Callable[[Client], None] = lambda client: None,
     ) -> None:
         """:param slots: where clients work; by default the slot of the first client.
         :param finished: gets each client at the end of its last order; after that, its state is not saved.
@@ -90,18 +90,16 @@ class InProcess:
         def serve(slot: DeviceSlot) -> None:
             while (name := queue.next(slot, self.slots)) is not None:
                 with self._borrowed(name, slot, changed) as client:
-                    reply = client.perform(orders[name], watch, slot)
+                    reply = client.perform(orders[name], watch)
                     if orders[name].finish:
-                        self._finished(client, slot)
+                        self._finished(client)
                     replies[name] = replace(reply, rows={at: row.to(self.home) for at, row in reply.rows.items()})
 
         with self._working(queue) as work:
             work.extend(self.pool.submit(serve, slot) for slot in self.slots)
         return {name: replies[name] for name in orders}
 
-    def each(
-        self, names: Collection[str], work: Callable[[Client, DeviceSlot], T], *, changed: bool = True
-    ) -> dict[str, T]:
+    def each(self, names: Collection[str], work: Callable[[Client], T], *, changed: bool = True) -> dict[str, T]:
         """Do some work for each of these clients, in parallel, starting with those that have the most images.
 
         `changed` says whether it changes their states. If one of them fails, or this thread is interrupted, the others
@@ -113,7 +111,7 @@ class InProcess:
         def serve(slot: DeviceSlot) -> None:
             while (name := queue.next(slot, self.slots)) is not None:
                 with self._borrowed(name, slot, changed) as client:
-                    done[name] = work(client, slot)
+                    done[name] = work(client)
 
         with self._working(queue) as working:
             working.extend(self.pool.submit(serve, slot) for slot in self.slots)
@@ -141,6 +139,7 @@ class InProcess:
         """A client to work with; errors that a user can do something about say so in one line."""
         stopped = suppress(Stopped)  # another client's error is the one to raise
         with self.store.borrow(name, changed=changed) as client, self._explained(name, client.training, slot), stopped:
+            client.device_slot = slot
             yield client
 
     @contextmanager
@@ -243,7 +242,7 @@ class InProcessRun(InProcess):
         """Take the clients' states from the checkpoint."""
         self.store.open()
         if self.checkpoint_first:
-            self.each(list(self.profiles), lambda client, slot: None)
+            self.each(list(self.profiles), lambda client: None)
 
     def warm_up(self) -> None:
         """Compile the clients' steps."""
@@ -259,10 +258,10 @@ class InProcessRun(InProcess):
         values = sum(layout.numel for profile in self.profiles.values() for layout in profile.layouts.values())
         return values * STATE_BYTES <= torch.cuda.get_device_properties(device).total_memory * KEPT_SHARE
 
-    def _save_final_model(self, client: Client, slot: DeviceSlot) -> None:
+    def _save_final_model(self, client: Client) -> None:
         self.folder.save_model(client.name, client.personal.model)
         if client.name in self._predictions:
-            self._predictions[client.name] = sample_predictions(client, "after", slot)
+            self._predictions[client.name] = sample_predictions(client, "after")
 
     def finish(self) -> None:
         """Save the predictions of some clients for a few images, before and after training."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.aggregation import Member, Rows
-from fedhca2.clients import BatchWatch, Client, DeviceSlot
+from fedhca2.clients import BatchWatch, Client
 from fedhca2.clients.evaluation import look_ahead
 from fedhca2.experiment import Diagnostics, Experiment
 from fedhca2.federation.in_process import InProcess
@@ -83,9 +83,9 @@ class LookAhead(Watcher):
         layout = self.fleet.profiles[members[0]].layouts[ENCODER]
         rows = Rows([Member(name, "") for name in members], layout, list(updates.values()))
 
-        def work(client: Client, slot: DeviceSlot) -> tuple[float, dict[str, float]]:
+        def work(client: Client) -> tuple[float, dict[str, float]]:
             others = {name: update for name, update in updates.items() if name != client.name}
-            return look_ahead(client, others, slot, self.watch)
+            return look_ahead(client, others, self.watch)
 
         found = self.fleet.each(members, work, changed=False)
         losses = {name: loss for name, (loss, _) in found.items()}

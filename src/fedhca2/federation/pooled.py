@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.nn import Parameter
 
-from fedhca2.clients import BatchWatch, Client
+from fedhca2.clients import BatchWatch, Client, on_device
 from fedhca2.clients.exchange import divergence
-from fedhca2.clients.gpu.device import at_work
 from fedhca2.clients.training import Learner
 from fedhca2.errors import UserError
 from fedhca2.federation.client_store import ClientQueue
@@ -42,7 +41,7 @@ class PooledRun(InProcessRun):
         for name in self.profiles:
             self.store.prepare([name])
             with self.store.borrow(name, changed=False) as client:
-                with at_work(client, self.slots[0]):  # where it stays
+                with on_device(client):  # where it stays
                     pass
                 share_parameters(client, parameters)
                 share_moments(client, moments)
@@ -66,8 +65,8 @@ class PooledRun(InProcessRun):
         with ExitStack() as stack:
             stack.enter_context(self._explained("method pooled", self.experiment.training, slot))
             clients = {name: stack.enter_context(self.store.borrow(name)) for name in self.profiles}
-            stack.enter_context(at_work(next(iter(clients.values())), slot))
-            steps = {name: clients[name].single_steps(round, slot, watch) for name in names}
+            stack.enter_context(on_device(next(iter(clients.values()))))
+            steps = {name: clients[name].single_steps(round, watch) for name in names}
             counts = {name: clients[name].steps for name in names}
             sums = {name: dict.fromkeys(clients[name].profile.tasks, 0.0) for name in names}
             seconds = dict.fromkeys(names, 0.0)

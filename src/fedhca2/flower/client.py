@@ -152,7 +152,7 @@ class FlowerClient:
         self._run = run
         self._folder = private_folder(self.folder / run / self.profile.client)
         objective = {"none": Objective(), "start": Proximal(), "received": Attracted()}[header["anchor"]]
-        self._exchange = Exchange(self.parts, Privacy(), Unlimited(), objective)
+        self._exchange = Exchange(self.parts, Privacy(), lambda slot, round: inf, objective)
         if (self._folder / STATE_FILE).exists():
             self._restore(load_state(self._folder / STATE_FILE))
         else:
@@ -217,11 +217,3 @@ class FlowerClient:
             tensor.copy_(saved[name])
         self._exchange.restore(state.tensors, state.values, next(self.parts.parameters()).device)
         self._round, self._taken = int(state.values["round"]), int(state.values["taken"])
-
-
-class Unlimited:
-    """Received rows of any length: the server is your own."""
-
-    def longest(self, slot: Slot, round: int) -> float:
-        """No limit."""
-        return inf

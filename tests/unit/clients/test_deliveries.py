@@ -189,7 +189,7 @@ def test_a_client_that_diverges_goes_back_to_before_it_took_anything(client):
 def test_limits_do_not_depend_on_what_a_client_has_learned(client):
     """Otherwise the server could learn from what is declined."""
     fresh = clients_of(small())[HONEST]
-    assert client.exchange.limits.longest(ENCODER, 5) == fresh.exchange.limits.longest(ENCODER, 5)
+    assert client.exchange.longest(ENCODER, 5) == fresh.exchange.longest(ENCODER, 5)
 
 
 def test_noise_that_others_add_is_no_reason_to_decline():

@@ -56,7 +56,7 @@ def test_a_task_without_labels_has_none():
 def test_every_task_of_a_client_has_a_score_unless_plain_maps_say_nothing():
     client = clients_of(small())["home"]
     labels = client.data.val.data.labels
-    found = trivial_scores(client, client.data.val, labels, client.device_slot)
+    found = trivial_scores(client, client.data.val, labels)
     assert sorted(found) == ["depth", "semseg"]
     assert not TASKS["edge"].metric(LabelSpace()).for_plain_maps
 

@@ -145,7 +145,7 @@ class Counter:
     def current(self):
         return ClientState({"count": torch.tensor(self.count)}, {})
 
-    def rest(self): ...
+    def drop_gradients(self): ...
 
     def build(self):
         return Counter(self.name)

@@ -52,7 +52,7 @@ def test_clients_that_were_built_before_start_with_the_same_values():
     for plan in plans:
         plan.draw = partial(noted, plan)
     fleet = InProcess(ClientStore(plans), [DeviceSlot(CPU)] * len(plans))
-    found = fleet.each(expected, lambda client, place: client.state().tensors)
+    found = fleet.each(expected, lambda client: client.state().tensors)
     assert all(tensor.equal(expected[name][key]) for name, held in found.items() for key, tensor in held.items())
     assert set(drawing) == {current_thread()}  # torch has one generator, so threads would disturb each other
 

@@ -145,7 +145,7 @@ def test_transfer_is_that_of_the_definition(encoder):
         label = batch.labels["semseg"].squeeze(1).long()
         return float(torch.nn.functional.cross_entropy(logits, label, ignore_index=255))
 
-    before, found = look_ahead(client, {"shop": update}, client.device_slot)
+    before, found = look_ahead(client, {"shop": update})
     assert before == pytest.approx(loss(), rel=1e-6)
     with torch.no_grad():
         torch.nn.utils.vector_to_parameters(

@@ -20,11 +20,11 @@ from small_run import SETTINGS, CrashError, Silent, clients_of, run_small, small
 LONG = 5_000  # images or epochs, which would take minutes
 PATIENCE = 60.0
 EVERYTHING = {
-    "training": lambda client, place: client.perform(Order(0), place=place),
-    "evaluating": lambda client, place: client.evaluate(place),
-    "measuring losses": lambda client, place: mean_loss(client, place),
-    "looking ahead": lambda client, place: look_ahead(client, {}, place),
-    "recalibrating": lambda client, place: recalibrate(client.personal.model, client.batches(0, place)),
+    "training": lambda client: client.perform(Order(0)),
+    "evaluating": Client.evaluate,
+    "measuring losses": mean_loss,
+    "looking ahead": lambda client: look_ahead(client, {}),
+    "recalibrating": lambda client: recalibrate(client.personal.model, client.batches(0)),
 }
 
 
@@ -69,9 +69,9 @@ def fleet(busy, other):
 def test_when_one_client_fails_another_stops_after_its_batch(fleet, busy, other, began, kind):
     to_the_end = []
 
-    def work(client, place):
+    def work(client):
         if client.name == busy.name:
-            EVERYTHING[kind](client, place)
+            EVERYTHING[kind](client)
             to_the_end.append(client.name)
         assert began.wait(PATIENCE)
         raise CrashError
@@ -82,25 +82,27 @@ def test_when_one_client_fails_another_stops_after_its_batch(fleet, busy, other,
 
 
 def test_ctrl_c_stops_clients_after_their_batch(fleet, busy, other, began):
-    def work(client, place):
+    def work(client):
         if client.name == busy.name:
-            client.perform(Order(0), place=place)
+            client.perform(Order(0))
         assert began.wait(PATIENCE)
-        while not place.stop.is_set():  # again: Python drops an interrupt that comes during a callback of its own
+        while (
+            not client.device_slot.stop.is_set()
+        ):  # again: Python drops an interrupt that comes during a callback of its own
             signal.pthread_kill(main_thread().ident, signal.SIGINT)
-            place.stop.wait(2)
+            client.device_slot.stop.wait(2)
 
     with pytest.raises(KeyboardInterrupt):
         fleet.each([busy.name, other.name], work)
 
 
 def test_clients_can_work_again_after_one_failed(fleet, busy, other):
-    def fail(client, place):
+    def fail(client):
         raise CrashError
 
     with pytest.raises(CrashError):
         fleet.each([busy.name, other.name], fail)
-    assert fleet.each([other.name], lambda client, place: client.evaluate(place))[other.name]
+    assert fleet.each([other.name], Client.evaluate)[other.name]
 
 
 class Failing(Silent):

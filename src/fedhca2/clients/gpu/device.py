@@ -228,13 +228,14 @@ class DeviceSlot:
 
 
 @contextmanager
-def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
-    """Move everything a client holds to a device slot for a while, then back to host memory, unless it keeps it."""
-    device = place.device
+def on_device(client: "Client") -> Iterator[None]:
+    """Move everything a client holds to its device slot for a while, then back to host memory, unless it stays."""
+    slot = client.device_slot
+    device = slot.device
     if device.type == "cpu":
         yield
         return
-    with torch.cuda.device(device), torch.cuda.stream(place.stream):
+    with torch.cuda.device(device), torch.cuda.stream(slot.stream):
         torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())  # which may still be writing the rows
         was_there = client.where == device
         # Rows that it replaces may be memory of another slot's stream, which that slot would use again at once.
@@ -244,7 +245,7 @@ def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
         try:
             yield
         finally:
-            if not was_there and not place.keeps:
+            if not was_there and not slot.keeps:
                 _move(client, _pinned)
             torch.cuda.current_stream().synchronize()
             replaced.clear()
