@@ -1,4 +1,4 @@
-"""What the command prints, on the pages that show it: outputs between marks, and docs/command-line.md.
+"""What the command prints, on the pages that show it: outputs between marks, commands, methods, and all settings.
 
 python docs/site/printed.py     runs the commands and writes the pages again
 
@@ -97,6 +97,9 @@ def plain(help):
 
 
 if __name__ == "__main__":
+    (ROOT / "docs" / "settings.md").write_text(
+        CliRunner().invoke(app, ["config", "show", "--markdown"]).output, "utf-8"
+    )
     for page in PAGES:
         text = page.read_text("utf-8")
         if filled(text) != text:

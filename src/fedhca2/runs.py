@@ -11,7 +11,6 @@ from PIL.Image import Image
 from rich.console import Console
 
 from fedhca2 import imports
-from fedhca2.data import Split
 from fedhca2.deployment.trained import evaluate
 from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import Experiment
@@ -32,7 +31,7 @@ from fedhca2.run_folder.baseline import check_same, read_baseline
 from fedhca2.run_folder.folder import PAGE, comparison_folder, default_folder
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import SlotKey
-from fedhca2.run_folder.result import Result, task_scores
+from fedhca2.run_folder.result import Result, Scored, task_scores
 
 Place = str | Path
 EngineName = Literal["in-process", "flower-local", "flower-ray"]
@@ -244,10 +243,10 @@ class Run:
                 records += [{**who, "layer": n, "weight": value} for n, value in zip(layers, values, strict=True)]
         return records
 
-    def evaluate(self, split: Split = "val", client: str | None = None, thresholds: int = 99) -> Result:
+    def evaluate(self, split: Scored | None = None, client: str | None = None, thresholds: int = 99) -> Result:
         """Score the saved models again, of all clients or of one, and of the Local baseline if the run trained it.
 
-        :param split: the validation images, or the images that each client trained on.
+        :param split: the images to score: `val`, `test` or `train`. By default those of the run's result.
         :param thresholds: for edges.
         """
         return evaluate(self.folder, lambda _: None, split, thresholds, client)

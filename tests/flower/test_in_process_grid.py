@@ -128,3 +128,12 @@ def test_a_run_over_flower_whose_config_was_edited_stays_as_it_was(tmp_path, cha
     with pytest.raises(UserError, match="what the run started with"):
         resume(out, watcher=Watching(), engine=engine_of(grid))
     assert {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")} == before
+
+
+def test_each_site_keeps_its_best_model_also_after_a_crash_and_scores_it_on_test_images(tmp_path):
+    scenes = {"kind": "scenes", "size": [32, 32], "train": 4, "val": 4, "test": 0.5}
+    data = {domain: {**scenes, "domain": domain} for domain in ("outdoor", "indoor")}
+    experiment = small_experiment(data=data, rounds=3, evaluate_every=1, select="best")
+    alone = run(experiment, tmp_path / "alone", watcher=Watching())
+    result, _ = crash_and_resume(experiment, tmp_path)
+    assert (result.split, result.clients) == ("test", alone.clients)

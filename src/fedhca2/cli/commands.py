@@ -217,8 +217,11 @@ def leaderboard(
 def evaluate(
     run: FinishedRun,
     split: Annotated[
-        Literal["val", "train"], typer.Option(help="Images to score: validation or training images.")
-    ] = "val",
+        Literal["val", "test", "train"] | None,
+        typer.Option(
+            help="Images to score: validation, test or training images.", show_default="those of the run's result"
+        ),
+    ] = None,
     thresholds: Annotated[
         int, typer.Option(min=1, max=254, help="Number of thresholds for edge scores; the papers use 99.")
     ] = 99,

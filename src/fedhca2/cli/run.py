@@ -14,7 +14,6 @@ from rich.live import Live
 from rich.text import Text
 
 from fedhca2.cli.app import open_console, print_json
-from fedhca2.data import Split
 from fedhca2.deployment import Trained
 from fedhca2.deployment.export import Format
 from fedhca2.deployment.export import export as export_model
@@ -36,7 +35,7 @@ from fedhca2.run_folder.folder import PAGE, default_folder, in_use
 from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher, Watchers
-from fedhca2.run_folder.result import Result
+from fedhca2.run_folder.result import Result, Scored
 from fedhca2.run_folder.writer import write_evaluation
 from fedhca2.runs import EngineName, resume_function, run_function
 from fedhca2.words import counted
@@ -211,21 +210,24 @@ def runs(folder: Path, as_json: bool) -> None:
         open_console(highlight=False).print(runs_table(runs, folder), soft_wrap=not runs)
 
 
-def evaluate(run: Path, split: Split, thresholds: int, client: str | None, trivial: bool, as_json: bool) -> None:
+def evaluate(
+    run: Path, split: Scored | None, thresholds: int, client: str | None, trivial: bool, as_json: bool
+) -> None:
     """Re-evaluate the models that a run saved, and write RUN/evaluation-SPLIT[-CLIENT].json."""
     console = open_console(stderr=as_json)
     with _progress() as show:
         result = evaluate_run(run, lambda name: show(f"evaluating {name}"), split, thresholds, client)
     evaluation = {
-        "split": split,
+        "split": result.split,
         "thresholds": thresholds,
         "clients": result.clients,
         "baseline": result.baseline,
         "delta_m": result.delta_m,
         "delta_m_by_client": result.delta_m_by_client,
     }
-    written = write_evaluation(run, split, client, evaluation)
-    tasks, images = RunFiles(run).task_set, {"val": "validation", "train": "training"}[split]
+    written = write_evaluation(run, result.split, client, evaluation)
+    tasks = RunFiles(run).task_set
+    images = {"val": "validation", "train": "training", "test": "test"}[result.split]
     console.print(result_table(result, tasks, trivial=trivial))
     console.print(conclusion(result, tasks))
     console.print(f"on the {images} images; the scores are in {written}", highlight=False, soft_wrap=True)

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, PositiveInt
 
 from fedhca2.config import Config
 from fedhca2.data.dataset import Dataset, Split
+from fedhca2.data.files import BrokenFileError, reading
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.imports import folders, in_folders
 from fedhca2.seeds import derive
@@ -34,19 +35,24 @@ class DataConfig(Config):
         Field(description="fit: scale images larger than `size` down, and score predictions at the image's own size"),
     ] = None
     test: Annotated[
-        float | None,
+        Annotated[float, Field(gt=0, lt=1)] | Place | None,
         Field(
-            gt=0,
-            lt=1,
-            description="share of the validation images that are kept for the end: final scores are on these, and no "
-            "choice depends on them. The same in every run, whatever the seed",
+            description="the validation images that are kept for the end: a share of them, or a file with their ids, "
+            "one per line. Final scores are on these, and no choice depends on them. The same in every run, whatever "
+            "the seed",
         ),
     ] = None
 
     def divide(self, images: Sequence[int], ids: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Divide the images that can be evaluated on into those for validation and those for the end, by their ids."""
-        drawn = sorted(images, key=lambda image: derive(0, "test", ids[image]))
-        kept = set(drawn[: round((self.test or 0) * len(drawn))])
+        """Divide the images that can be evaluated on into those for validation and those for the end, by their ids.
+
+        Raises FileError if the file of ids cannot be read, or names an image that the data set does not have.
+        """
+        if isinstance(self.test, Path):
+            kept = _images_in(self.test, ids)
+        else:
+            drawn = sorted(images, key=lambda image: derive(0, "test", ids[image]))
+            kept = set(drawn[: round((self.test or 0) * len(drawn))])
         return [image for image in images if image not in kept], [image for image in images if image in kept]
 
     @property
@@ -62,6 +68,16 @@ class DataConfig(Config):
     @abstractmethod
     def open(self, split: Split, tasks: TaskSet = TASKS) -> Dataset:
         """Open one split, with labels for some of these tasks."""
+
+
+def _images_in(path: Path, ids: Sequence[str]) -> set[int]:
+    """The images whose ids stand in a file."""
+    known = {id: image for image, id in enumerate(ids)}
+    with reading(path, "ids of validation images, one per line"):
+        listed = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    if strange := next((id for id in listed if id not in known), None):
+        raise BrokenFileError(path, f"expected ids of validation images, such as {ids[0]!r}, got {strange!r:.80}")
+    return {known[id] for id in listed}
 
 
 class DataSets:

@@ -19,7 +19,7 @@ from fedhca2 import imports
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.clients.training import autocast
 from fedhca2.config import suggest
-from fedhca2.data.dataset import Split, shared_property
+from fedhca2.data.dataset import shared_property
 from fedhca2.data.files import MAX_PIXELS, open_image, reading, to_rgb
 from fedhca2.data.own import checked_array, checked_image
 from fedhca2.data.transforms import Placement, fitted, for_evaluation, input_size, own_size, placement
@@ -31,7 +31,7 @@ from fedhca2.federation.membership import shards_after
 from fedhca2.models import MultiTaskModel
 from fedhca2.reports.pictures import Answer, answer_of, overlay, paint, save_picture
 from fedhca2.run_folder.reader import Array, RunFiles
-from fedhca2.run_folder.result import Result, Scores, overall_gain
+from fedhca2.run_folder.result import Result, Scored, Scores, overall_gain
 from fedhca2.tasks import LabelSpace, TaskSet
 from fedhca2.whole_files import put_in_place
 
@@ -270,13 +270,18 @@ def _predict_file(trained: Trained, path: Path, folder: Path, name: str, *, raw:
 
 
 def evaluate(
-    run: Path, progress: Callable[[str], None], split: Split = "val", thresholds: int = 99, client: str | None = None
+    run: Path,
+    progress: Callable[[str], None],
+    split: Scored | None = None,
+    thresholds: int = 99,
+    client: str | None = None,
 ) -> Result:
     """Score the run's models again, and those of the Local baseline if the run trained one; returns the new result.
 
     A baseline from another run has no models here; its scores are used if they are of the same kind.
 
     :param progress: is called with the name of the next client.
+    :param split: the images to score; by default those of the run's result.
     :param thresholds: for edges.
     :param client: the only one to evaluate; by default all are.
     """
@@ -285,12 +290,15 @@ def evaluate(
     names = [spec.name for spec in experiment.specs]
     if client is not None and client not in names:
         raise UserError("--client", f"expected one of {', '.join(names)}, got {client!r}")
+    split = split or result.split
     data, device = open_data(experiment), choose_devices()[0]
     shards = shards_after(experiment, data, files)
+    if split == "test" and not any(shard.test for shard in shards.values()):
+        raise UserError("--split", "expected val or train, since the run has no test images, got test")
     baseline: Scores | None = None
     if files.baseline.begun:
         baseline = {}
-    elif files.kept_baseline is not None and (split, thresholds) == ("val", 99):
+    elif files.kept_baseline is not None and (split, thresholds) == (result.split, 99):
         baseline = {name: scores for name, scores in files.kept_baseline.items() if client in (None, name)}
     found: Scores = {}
     for spec in experiment.specs:
@@ -304,16 +312,17 @@ def evaluate(
         "delta_m": overall_gain(found, baseline or {}, experiment.task_set, experiment.kinds),
         "delta_m_by_client": overall_gain(found, baseline or {}, experiment.task_set),
     }
-    return result.model_copy(update={"clients": found, "baseline": baseline, **gains})
+    return result.model_copy(update={"clients": found, "split": split, "baseline": baseline, **gains})
 
 
-def _scores(client: Client, model: Path, split: Split, thresholds: int) -> dict[str, dict[str, float]]:
+def _scores(client: Client, model: Path, split: Scored, thresholds: int) -> dict[str, dict[str, float]]:
     """The scores of a client with the parameters in a file."""
     try:
         client.personal.model.load_state_dict(load_file(model))
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(model, f"expected the trained model of {client.name!r}, got {reason}") from None
-    batches = client.data.val if split == "val" else client.data.train
+    batches = {"train": client.data.train, "val": client.data.val, "test": client.data.test}[split]
+    assert batches  # a run has test images for all of its clients, or for none
     labels = {task: replace(space, edge_thresholds=thresholds) for task, space in batches.data.labels.items()}
     return client.evaluate_on(batches, labels, trivial=True)

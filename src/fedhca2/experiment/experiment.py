@@ -300,7 +300,7 @@ class Experiment(Config):
         """Choices of models that have nothing to choose by, or that would be scored on what they were chosen by."""
         used = {spec.data: self.data[spec.data].test for spec in self.specs}
         for name in [name for name, share in used.items() if not share] if any(used.values()) else ():
-            yield Fault(f"data.{name}.test", "expected a share of its images, since other data sets have one, got none")
+            yield Fault(f"data.{name}.test", "expected test images, since other data sets have some, got none")
         for key in [*["select"] * (self.select == "best"), *["patience"] * bool(self.patience)]:
             if not self.evaluate_every:
                 yield Fault(key, "expected evaluate_every of at least 1, since it chooses among evaluations, got 0")

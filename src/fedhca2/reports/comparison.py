@@ -14,7 +14,7 @@ from fedhca2.records import Records
 from fedhca2.reports.variants import changed_settings, variants, without
 from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import Scores, across_clients, overall_gain, task_scores
+from fedhca2.run_folder.result import Scored, Scores, across_clients, overall_gain, task_scores
 from fedhca2.tasks.task import TRIVIAL
 from fedhca2.words import counted, metric_heading
 
@@ -104,6 +104,7 @@ class Comparison:
     alone: Set[str] = frozenset({LOCAL})  # the rows of Local, with which the others are compared
     left_out: Sequence[Column] = ()  # columns that not all runs have
     changed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # settings that are not a method's defaults
+    split: Scored = "val"  # the images that scores are on
 
     def table(self) -> Records:
         """A record for each method and column, as in table.csv."""
@@ -141,8 +142,8 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """Say which columns are not compared, and which methods differ from their defaults, unless labels say so."""
-        notes = []
+        """Say what scores are on, which columns are left out, and which settings are not a method's defaults."""
+        notes = ["Scores are on test images."] * (self.split == "test")
         if columns := "; ".join(f"{column.group}: {column.task}" for column in self.left_out):
             notes.append(f"Left out, since not all runs have them: {columns}. Δm covers the other columns.")
         told = {label: [each for each in changes if each not in label] for label, changes in self.changed.items()}
@@ -178,7 +179,11 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     A run without a baseline is compared with the run of Local among them that has its settings and seed. If the runs
     have different clients, only the columns that all of them have are compared, and Δm is over these.
     """
-    rows = variants(runs)
+    rows, split = variants(runs), runs[0].outcome.split
+    if other := next((run for run in runs if run.outcome.split != split), None):
+        raise UserError(
+            str(other.path), f"expected scores on {split} images, as in {runs[0].path}, got {other.outcome.split}"
+        )
     values = {label: {run.settings["seed"]: _means(run) for run in same} for label, same in rows.items()}
     every_run = [one for by_seed in values.values() for one in by_seed.values()]
     everything = dict.fromkeys(column for one in every_run for column in one)
@@ -203,7 +208,7 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     if (pooled := next((label for label, same in rows.items() if same[0].method == POOLED), "")) and DELTA_M in columns:
         columns.insert(columns.index(DELTA_M) + 1, RECOVERED)
         entries = _with_shares(entries, pooled)
-    return Comparison(columns, entries, alone, left_out, changed)
+    return Comparison(columns, entries, alone, left_out, changed, split)
 
 
 def _with_shares(entries: Entries, pooled: str) -> Entries:

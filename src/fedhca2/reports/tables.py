@@ -143,7 +143,7 @@ def result_table(
 
     :param trivial: also list what a constant answer scores.
     """
-    where = ", on test images" * (result.split == "test")
+    where = {"train": ", on training images", "val": "", "test": ", on test images"}[result.split]
     title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}{where}"
     if kinds and sum(map(len, result.clients.values())) > MAX_CLIENT_ROWS:
         return kinds_table(result.clients, tasks, kinds, title, result.baseline)

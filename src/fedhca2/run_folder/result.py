@@ -27,6 +27,7 @@ from fedhca2.words import counted, gain_text, metric_title
 
 Score = Annotated[float, BeforeValidator(lambda value: nan if value is None else value)]  # JSON has null for NaN
 Scores = dict[str, dict[str, dict[str, Score]]]  # {client: {task: {metric: value}}}, the headline metric first
+Scored = Literal["train", "val", "test"]  # the images that scores are on
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -65,7 +66,7 @@ class Result(BaseModel):
     rounds: Count
     seed: int
     clients: Scores
-    split: Literal["val", "test"] = "val"  # what scores are on: validation images, or test images that nothing chose by
+    split: Scored = "val"  # what scores are on; nothing is chosen by test images
     baseline: Annotated[Scores | None, BeforeValidator(lambda scores: scores or None)] = None
     delta_m: float | None = None
     delta_m_by_client: float | None = None

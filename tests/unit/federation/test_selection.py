@@ -7,8 +7,10 @@ import torch
 
 from fedhca2.clients import ClientState
 from fedhca2.clients.evaluation import BestModel
+from fedhca2.deployment.trained import evaluate
 from fedhca2.errors import UserError
 from fedhca2.federation.rounds import Patience
+from fedhca2.reports.comparison import gather
 from fedhca2.reports.tables import result_table
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks import TASKS
@@ -114,3 +116,49 @@ def test_a_run_stops_early_and_is_finished(tmp_path):
 def test_choices_that_would_cheat_are_refused(changes, place):
     with pytest.raises(UserError, match=place):
         small(**changes)
+
+
+def with_listed(tmp_path, *ids):
+    (tmp_path / "test.txt").write_text("\n".join(ids) + "\n")
+    return {name: {**one, "test": str(tmp_path / "test.txt")} for name, one in DATA.items()}
+
+
+def test_test_images_can_be_listed(tmp_path):
+    run_small(small(data=DATA, rounds=1, evaluate_every=0), tmp_path / "run")
+    [first, second, *_] = json.loads((tmp_path / "run" / "partition.json").read_text())["road"]["val"]
+    data = with_listed(tmp_path, second, first)
+    data["indoor"]["test"] = 0.5
+    run_small(small(data=data, rounds=1, evaluate_every=0), tmp_path / "listed")
+    part = json.loads((tmp_path / "listed" / "partition.json").read_text())["road"]
+    assert set(part["test"]) == {first, second}
+    assert not {*part["val"]} & {*part["test"]}
+
+
+def test_a_listed_image_that_does_not_exist_is_an_error(tmp_path):
+    with pytest.raises(UserError, match=r"test\.txt: expected .*, got 'nobody'"):
+        run_small(small(data=with_listed(tmp_path, "nobody"), rounds=1), tmp_path / "run")
+
+
+def test_a_list_that_does_not_exist_is_an_error(tmp_path):
+    data = {name: {**one, "test": str(tmp_path / "none.txt")} for name, one in DATA.items()}
+    with pytest.raises(UserError, match=r"none\.txt: .*got no file"):
+        run_small(small(data=data, rounds=1), tmp_path / "run")
+
+
+def test_models_are_scored_again_on_the_images_of_the_result(best):
+    result, again = RunFiles(best).outcome, evaluate(best, lambda name: None)
+    assert (again.split, again.clients) == ("test", result.clients)
+    assert evaluate(best, lambda name: None, "val").clients != result.clients
+
+
+def test_a_run_without_test_images_cannot_be_scored_on_them(tmp_path):
+    run_small(small(rounds=1), tmp_path / "run")
+    with pytest.raises(UserError, match=r"--split: .*test"):
+        evaluate(tmp_path / "run", lambda name: None, "test")
+
+
+def test_a_comparison_says_that_scores_are_on_test_images(best, tmp_path):
+    assert "test images" in " ".join(gather([RunFiles(best)]).notes)
+    run_small(small(rounds=1), tmp_path / "run")
+    with pytest.raises(UserError, match="expected scores on test images"):
+        gather([RunFiles(best), RunFiles(tmp_path / "run")])

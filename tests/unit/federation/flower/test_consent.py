@@ -6,6 +6,7 @@ import torch
 from fedhca2.configs import built_in_experiments
 from fedhca2.data import KINDS
 from fedhca2.data.config import path_settings
+from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
 from fedhca2.federation.flower.deploy.consent import (
@@ -66,7 +67,7 @@ def test_all_encoders_of_the_embedded_experiments_are_allowed():
 
 @pytest.mark.parametrize("kind", TOLD_KINDS)
 def test_no_data_set_has_a_file_that_a_server_could_name(kind):
-    assert path_settings(KINDS[kind]) <= OWN_FILES
+    assert path_settings(KINDS[kind]) <= {*OWN_FILES, "test"}  # refused too unless it is a number, see below
 
 
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {*TOLD_KINDS}))
@@ -267,6 +268,29 @@ def own_kind(tmp_path, task="depth"):
 def test_code_that_reads_images_is_never_named_to_a_site(tmp_path):
     told = Invitation.for_experiment(experiment(data={"rooms": own_kind(tmp_path)}), "run1").experiment
     assert told["data"] == {"rooms": {"kind": "own", "size": [32, 32]}}
+
+
+def listed(path):
+    return experiment(data={"rooms": {**EXPERIMENT["data"]["rooms"], "test": str(path)}})
+
+
+def test_a_file_of_test_images_is_never_named_to_a_site(tmp_path):
+    assert Invitation.for_experiment(listed(tmp_path), "run1").experiment["data"]["rooms"]["test"] == "own"
+
+
+def test_a_site_has_its_own_file_of_test_images_or_says_that_it_has_none(tmp_path):
+    own = {**EXPERIMENT["data"]["rooms"], "test": str(tmp_path / "ids.txt")}
+    assert accept(listed("/elsewhere"), site(data=own)).data["rooms"].test == tmp_path / "ids.txt"
+    with pytest.raises(RefusalError, match=r"data\.rooms\.test: .*site\.yaml"):
+        accept(listed("/elsewhere"), site())
+
+
+@pytest.mark.parametrize("test", ["/etc/passwd", ["/etc/passwd"], {"file": "/etc/passwd"}])
+def test_a_server_that_names_a_file_of_test_images_is_refused(test):
+    told = Invitation.for_experiment(experiment(), "run1").experiment
+    data = {"rooms": {**told["data"]["rooms"], "test": test}}
+    with pytest.raises((RefusalError, UserError), match=r"data\.rooms\.test"):
+        Invitation("run1", {**told, "data": data}).accept(site())
 
 
 def test_a_site_reads_its_images_with_code_of_its_own(tmp_path):

@@ -27,7 +27,7 @@ from fedhca2.params import STATISTICS, layouts
 from fedhca2.tasks import TASKS
 from fedhca2.tasks.task import class_digests
 
-OWN = "own"  # weights, a data set or a task for which every site has a file or code of its own
+OWN = "own"  # weights, a data set, test images or a task for which every site has a file or code of its own
 EMBEDDED_WEIGHTS = ("none", "scenes")
 OWN_FILES = {"root", "partition"}  # of a data set: the location of its files
 # Data sets whose other settings name no files and no code; a site reads all others as its own file says.
@@ -69,6 +69,8 @@ class Invitation:
                 values["data"][name] = {"kind": OWN} | {
                     key: value for key, value in data.items() if key in ("size", "test")
                 }
+            if isinstance(data.get("test"), str):
+                values["data"][name]["test"] = OWN
         for name, task in values["tasks"].items():
             values["tasks"][name] = task if task["kind"] in TASKS else {"kind": OWN}
         for holder in (values, *(client for client in values["clients"] if "model" in client)):
@@ -235,6 +237,8 @@ def _check_names(experiment: Mapping[str, Any], model: ModelConfig, site: SiteCo
         refused += [
             _unlisted(f"data.{name}.{key}", data[key], f"data.{key}", ()) for key in sorted(OWN_FILES & {*data})
         ]
+        if isinstance(data.get("test"), str):
+            check(f"data.{name}.test", data["test"], "data.test", [OWN] * ("test" in site.data))
     for name, task in experiment.get("tasks", {}).items():
         if name in site.tasks:  # others are another site's
             check(f"tasks.{name}.kind", task["kind"], "own_tasks", (*TASKS, *[OWN] * (name in site.own_tasks)))

@@ -230,7 +230,7 @@ class SiteConfig(Config):
 
 def _locate_data(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The settings of a data set with paths relative to this folder made absolute."""
-    paths = {"root"}
+    paths = {"root", *["test"] * isinstance(data.get("test"), str)}
     kind = str(data.get("kind", ""))
     if is_import_path(kind):
         data = {**data, "kind": located(kind, [folder])}
