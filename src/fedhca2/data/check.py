@@ -106,7 +106,7 @@ def check(
     """Read every image and label of an archive; `progress` gets the numbers of samples read and planned."""
     kind = kind or kind_of(root)
     report = CheckReport(f"{kind} in {root}")
-    archives = _opened(lambda split: ARCHIVES[kind](root, split, tasks=None), report)
+    archives = _opened(lambda split: ARCHIVES[kind](root, split), report)
     for archive in archives.values():
         report.without = [task for task in archive.spaces if task not in archive.labels]
         report.origin += compare_with_papers(kind, archive.split, archive.ids)

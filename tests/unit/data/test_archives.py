@@ -68,94 +68,86 @@ def write(path: Path, content) -> Path:
 
 
 @pytest.fixture
-def rooms(tmp_path):
-    """NYUD-v2 with one image."""
-    files = {"images/0.png": coloured(1, 2, 3), "normals/0.png": coloured(255, 102, 0), "segmentation/0.png": grey(1)}
-    files |= {"edge/0.png": grey(51), "depth/0.npy": np.full(SIZE, 2.5, np.float16)}
-    for name, content in {**files, "gt_sets/train.txt": "0\n", "gt_sets/val.txt": "0\n"}.items():
+def root(tmp_path):
+    """Both archives in one folder: NYUD-v2 with one image, and PASCAL-Context with four, two of them with a person."""
+    codes = grey(15)
+    codes.putpalette([7] * 768)
+    lists = {split: {id: [15, 6] if id in WITH_PERSON else [6] for id in IDS[::-1]} for split in ("train", "val")}
+    files = {
+        "images/0.png": coloured(1, 2, 3),
+        "normals/0.png": coloured(255, 102, 0),
+        "segmentation/0.png": grey(1),
+        "edge/0.png": grey(51),
+        "depth/0.npy": np.full(SIZE, 2.5, np.float16),
+        **{f"gt_sets/{split}.txt": "0\n" for split in lists},
+        **{f"ImageSets/Context/{split}.txt": "\n".join(IDS) + "\n" for split in lists},
+        **{f"ImageSets/Parts/{split}.txt": people for split, people in lists.items()},
+        "json/nyu_classes.json": {"chair": 1, "unknown": 2},
+        "json/context_classes.json": {"chair": 2, "sky": 3, "tvmonitor": 427, "unknown": 431},
+    }
+    for id in IDS:
+        parts = (15, [("head", mask(slice(0, 2)))]) if id in WITH_PERSON else (6, [])
+        files |= {
+            f"JPEGImages/{id}.jpg": coloured(10, 20, 30),
+            f"semseg/VOC12/{id}.png": codes,
+            f"sal_distill/{id}.png": grey(200),
+            f"normals_distill/{id}.png": coloured(0, 51, 255),
+            f"pascal-context/trainval/{id}.mat": {"LabelMap": LABEL_MAP},
+            f"human_parts/{id}.mat": annotation(parts),
+        }
+    for name, content in files.items():
         write(tmp_path / name, content)
     return tmp_path
 
 
-@pytest.fixture
-def root(tmp_path):
-    """PASCAL-Context with four images, two of them with a person."""
-    codes = grey(15)
-    codes.putpalette([7] * 768)
-    for id in IDS:
-        write(tmp_path / f"JPEGImages/{id}.jpg", coloured(10, 20, 30))
-        write(tmp_path / f"semseg/VOC12/{id}.png", codes)
-        write(tmp_path / f"sal_distill/{id}.png", grey(200))
-        write(tmp_path / f"normals_distill/{id}.png", coloured(0, 51, 255))
-        write(tmp_path / f"pascal-context/trainval/{id}.mat", {"LabelMap": LABEL_MAP})
-        parts = (15, [("head", mask(slice(0, 2)))]) if id in WITH_PERSON else (6, [])
-        write(tmp_path / f"human_parts/{id}.mat", annotation(parts))
-    for split in ("train", "val"):
-        write(tmp_path / f"ImageSets/Context/{split}.txt", "\n".join(IDS) + "\n")
-        write(
-            tmp_path / f"ImageSets/Parts/{split}.txt", {id: [15, 6] if id in WITH_PERSON else [6] for id in IDS[::-1]}
-        )
-    write(tmp_path / "json/nyu_classes.json", {"chair": 1, "unknown": 2})
-    write(tmp_path / "json/context_classes.json", {"chair": 2, "sky": 3, "tvmonitor": 427, "unknown": 431})
-    return tmp_path
+def load(archive, root, task, split="train"):
+    return archive(root, split).load(0, [task] if task != "image" else [])[task]
 
 
-def load(root, task, split="train", index=0):
-    archive = PascalContext if (root / "JPEGImages").exists() else Nyud
-    return archive(root, split).load(index, [task] if task != "image" else [])[task]
+PIXELS = {  # what a file holds, and the value of every pixel
+    "an image": (Nyud, {}, "image", "train", [1, 2, 3]),
+    "normals": (Nyud, {}, "normals", "train", [1.0, -0.2, -1.0]),
+    "edges are soft in training": (Nyud, {}, "edge", "train", [0.2]),
+    "and every drawn pixel without an annotation": (Nyud, {}, "edge", "val", [1.0]),
+    "half precision becomes float32": (Nyud, {}, "depth", "train", [2.5]),
+    "unlabelled": (Nyud, {"segmentation/0.png": grey(0)}, "semseg", "train", [255]),
+    "the first class": (Nyud, {"segmentation/0.png": grey(1)}, "semseg", "train", [0]),
+    "the last class": (Nyud, {"segmentation/0.png": grey(40)}, "semseg", "train", [39]),
+    "the index and not the colour": (PascalContext, {}, "semseg", "train", [15]),
+    "not salient": (PascalContext, {f"sal_distill/{IDS[0]}.png": grey(127)}, "sal", "train", [0]),
+    "salient": (PascalContext, {f"sal_distill/{IDS[0]}.png": grey(128)}, "sal", "train", [1]),
+}
 
 
-@pytest.mark.parametrize(
-    ("task", "split", "pixel"),
-    [
-        ("image", "train", [1, 2, 3]),
-        ("normals", "train", [1.0, -0.2, -1.0]),
-        ("edge", "train", [0.2]),  # soft in training
-        ("edge", "val", [1.0]),  # and every drawn pixel without an annotation
-        ("depth", "train", [2.5]),  # half precision becomes float32
-    ],
-)
-def test_rooms_are_read_exactly(rooms, task, split, pixel):
-    found = load(rooms, task, split)
+@pytest.mark.parametrize(("archive", "files", "task", "split", "pixel"), PIXELS.values(), ids=PIXELS)
+def test_files_are_read_exactly(root, archive, files, task, split, pixel):
+    for name, content in files.items():
+        write(root / name, content)
+    found = load(archive, root, task, split)
     assert_close(found, torch.tensor(pixel, dtype=found.dtype).view(-1, 1, 1).expand(-1, *SIZE))
 
 
-@pytest.mark.parametrize(("written", "label"), [(0, 255), (1, 0), (40, 39)])
-def test_classes_count_from_zero_and_unlabelled_is_unknown(rooms, written, label):
-    write(rooms / "segmentation/0.png", grey(written))
-    assert load(rooms, "semseg").unique().tolist() == [label]
-
-
-def test_validation_edges_are_the_boundaries_of_the_annotation(rooms):
+def test_validation_edges_are_the_boundaries_of_the_annotation_or_the_label_map(root):
     truth = np.empty((1, 1), object)
     truth[0, 0] = {"Boundaries": mask(slice(None), 3)}
-    write(rooms / "edge_mat/0.mat", {"groundTruth": truth})
-    assert load(rooms, "edge", "val")[0, 0].tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+    write(root / "edge_mat/0.mat", {"groundTruth": truth})
+    assert load(Nyud, root, "edge", "val")[0, 0].tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert load(PascalContext, root, "edge", "val")[0].tolist() == [[0, 0, 0, 1, 0, 0, 0, 0]] * SIZE[0]
 
 
-def test_a_config_opens_a_split_at_the_papers_size(rooms):
-    assert NyudData(root=rooms).open("val").size == (448, 576)
-
-
-def test_semseg_is_the_index_and_not_the_colour(root):
-    assert_close(load(root, "semseg"), torch.full((1, *SIZE), 15, dtype=torch.uint8))
+def test_a_config_opens_a_split_at_the_papers_size(root):
+    assert NyudData(root=root).open("val").size == (448, 576)
 
 
 def test_semseg_comes_from_pascal_context_only_where_voc_has_none(root):
     write(root / f"semseg/pascal-context/{IDS[0]}.png", grey(3))
-    preferred = load(root, "semseg").unique().tolist()
+    preferred = load(PascalContext, root, "semseg").unique().tolist()
     (root / f"semseg/VOC12/{IDS[0]}.png").unlink()
-    assert (preferred, load(root, "semseg").unique().tolist()) == ([15], [3])
-
-
-@pytest.mark.parametrize(("shade", "salient"), [(127, 0), (128, 1)])
-def test_saliency_starts_at_128(root, shade, salient):
-    write(root / f"sal_distill/{IDS[0]}.png", grey(shade))
-    assert load(root, "sal").unique().tolist() == [salient]
+    assert (preferred, load(PascalContext, root, "semseg").unique().tolist()) == ([15], [3])
 
 
 def test_normals_are_zero_where_the_class_is_not_valid(root):
-    found = load(root, "normals")
+    found = load(PascalContext, root, "normals")
     assert_close(found[..., :4], torch.tensor([-1.0, -0.6, 1.0]).view(3, 1, 1).expand(3, SIZE[0], 4))
     assert not found[..., 4:].any()
 
@@ -177,12 +169,6 @@ def test_training_edges_equal_those_of_opencv_and_scikit_image():
     assert ["".join(".#"[int(on)] for on in row) for row in training_edges(label_map)] == expected.split()
 
 
-def test_validation_edges_are_the_boundaries_that_odsf_compares_with(root):
-    expected = torch.zeros(1, *SIZE)
-    expected[..., 3] = 1
-    assert_close(load(root, "edge", "val"), expected)
-
-
 @pytest.mark.parametrize(
     ("objects", "column"),
     [
@@ -193,7 +179,7 @@ def test_validation_edges_are_the_boundaries_that_odsf_compares_with(root):
 )
 def test_parts_of_people_are_painted_by_group(root, objects, column):
     write(root / f"human_parts/{IDS[0]}.mat", annotation(*objects))
-    assert load(root, "human_parts")[0, :, 0].tolist() == column
+    assert load(PascalContext, root, "human_parts")[0, :, 0].tolist() == column
 
 
 @pytest.mark.parametrize(("tasks", "usable"), [(["human_parts"], [1, 3]), (["human_parts", "sal"], [0, 1, 2, 3])])
@@ -209,20 +195,22 @@ def test_the_released_index_asks_for_the_position_in_the_share(root):
     assert data.load(3, ["human_parts", "sal"])["human_parts"].unique().tolist() == [255]
 
 
-def test_opening_names_the_missing_label(root):
-    path = root / f"sal_distill/{IDS[2]}.png"
+@pytest.mark.parametrize("name", ["JPEGImages/{}.jpg", "sal_distill/{}.png"])
+def test_a_missing_file_of_a_client_s_images_or_labels_is_named(root, name):
+    path = root / name.format(IDS[2])
     path.unlink()
-    with pytest.raises(MissingFileError, match="'sal' of the train split") as error:
-        PascalContext(root, "train", tasks=["sal"])
+    with pytest.raises(MissingFileError, match="of the train split") as error:
+        PascalContext(root, "train").usable(["sal"])
     assert error.value.path == path
-    assert len(PascalContext(root, "train", tasks=["edge"])) == len(IDS)
+    if "sal" in name:
+        assert len(PascalContext(root, "train").usable(["edge"])) == len(IDS)
 
 
 def test_labels_are_the_tasks_whose_folders_are_there(root):
     (root / "normals_distill").rename(root / "elsewhere")
     assert set(PascalContext(root, "train").labels) == {"semseg", "human_parts", "sal", "edge"}
     with pytest.raises(MissingFileError, match="'normals', got semseg"):
-        PascalContext(root, "train", tasks=["normals"])
+        PascalContext(root, "train").usable(["normals"])
 
 
 FAULTS = {
@@ -245,22 +233,33 @@ FAULTS = {
         )
         for number in (460, -1, 1.0, "2", True)
     },
+    **{
+        f"a label map of {value}": (
+            "pascal-context/trainval/{}.mat",
+            {"LabelMap": np.full(SIZE, value)},
+            "edge",
+            "LabelMap: expected whole numbers from 0 to 459",
+        )
+        for value in (460.0, -1.0, 1.5, np.nan)
+    },
+    "a class out of range in a room": ("segmentation/0.png", grey(41), "semseg", r"\[41\]"),
+    "colours for classes": ("segmentation/0.png", coloured(0, 0, 0), "semseg", "mode RGB"),
+    "an id twice": ("gt_sets/train.txt", "0\n0\n", "image", "2 ids, 1 of them different"),
+    "millimetres": ("depth/0.npy", np.full(SIZE, 2500, np.int32), "depth", "floats, got int32"),
+    **{
+        f"a depth of {value}": ("depth/0.npy", np.full(SIZE, value, np.float32), "depth", "at least 0")
+        for value in (-1, np.nan, np.inf)
+    },
 }
 
 
 @pytest.mark.parametrize(("name", "content", "task", "said"), FAULTS.values(), ids=FAULTS.keys())
 def test_a_fault_is_named_by_its_file(root, name, content, task, said):
     path = write(root / name.format(IDS[0]), content)
+    archive = Nyud if name.startswith(("segmentation", "gt_sets", "depth")) else PascalContext
     with pytest.raises(BrokenFileError, match=said) as error:
-        load(root, task) if task else PascalContext(root, "train").usable(["human_parts"])
+        load(archive, root, task) if task else PascalContext(root, "train").usable(["human_parts"])
     assert error.value.path == path
-
-
-@pytest.mark.parametrize("value", [460.0, -1.0, 1.5, float("nan")])
-def test_a_class_that_does_not_exist_in_the_label_map_is_an_error(root, value):
-    write(root / f"pascal-context/trainval/{IDS[0]}.mat", {"LabelMap": np.full(SIZE, value)})
-    with pytest.raises(BrokenFileError, match=r"\.mat: LabelMap: expected whole numbers from 0 to 459"):
-        load(root, "edge")
 
 
 @pytest.mark.parametrize("id", ["../secret/2008_000002", "/etc/2008_000002", "a/../../b"])
@@ -268,23 +267,6 @@ def test_an_id_leads_to_no_other_folder(root, id):
     write(root / "ImageSets/Context/train.txt", f"{IDS[0]}\n{id}\n")
     with pytest.raises(BrokenFileError, match=r"train\.txt: id 2: expected the name of a file in"):
         PascalContext(root, "train")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "task", "said"),
-    [
-        ("segmentation/0.png", grey(41), "semseg", r"\[41\]"),
-        ("segmentation/0.png", coloured(0, 0, 0), "semseg", "mode RGB"),
-        ("gt_sets/train.txt", "0\n0\n", "image", "2 ids, 1 of them different"),
-        ("depth/0.npy", np.full(SIZE, 2500, np.int32), "depth", "floats, got int32"),
-        *(("depth/0.npy", np.full(SIZE, value, np.float32), "depth", "at least 0") for value in (-1, np.nan, np.inf)),
-    ],
-)
-def test_a_fault_in_a_room_is_named_by_its_file(rooms, name, content, task, said):
-    path = write(rooms / name, content)
-    with pytest.raises(BrokenFileError, match=said) as error:
-        load(rooms, task)
-    assert error.value.path == path
 
 
 def test_the_cache_saves_the_second_read_and_is_never_changed(root):
@@ -373,17 +355,14 @@ def test_outdoor_scenes_are_read_back_exactly(scenes, split):
     for name in ("semseg", "sal", "normals", "human_parts", "edge"):
         assert torch.equal(all_of(data, name), expected[name]), name
     assert (all_of(data, "image").float() - expected["image"].float()).abs().mean() < 8  # JPEG
+    with Image.open(data.files("semseg", data.ids[0])[0]) as image:
+        assert image.mode == "P"
 
 
 def test_images_with_people_are_those_of_the_rendered_data_set(scenes):
     same = ScenesData(domain="outdoor", size=(64, 64), **COUNTS, seed=3).open("train")
     written = PascalContext(scenes / "pascal_context", "train")
     assert list(written.usable(["human_parts"])) == list(same.usable(["human_parts"]))
-
-
-def test_segmentation_has_a_palette(scenes):
-    with Image.open(next((scenes / "pascal_context/semseg/VOC12").iterdir())) as image:
-        assert image.mode == "P"
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
