@@ -91,7 +91,8 @@ class Record:
 
     @property
     def outcome(self):
-        return SimpleNamespace(clients=self.scores, baseline=None)  # the page compares with recorded runs of Local
+        split = "test" if self._parsed.tested else "val"
+        return SimpleNamespace(clients=self.scores, split=split, baseline=None)  # compared with recorded runs of Local
 
     @cached_property
     def tasks(self):
