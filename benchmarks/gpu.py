@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from row import Row, show
 
-from fedhca2.clients import Client, DeviceSlot, at_work
+from fedhca2.clients import Client, DeviceSlot, on_device
 from fedhca2.clients.gpu.precompile import CACHE, precompile
 from fedhca2.clients.training import LocalTerms, set_mode, take_step
 from fedhca2.experiment import Experiment, assign_shards, open_data
@@ -55,7 +55,7 @@ def title(client: Client) -> str:
 
 def plain_row(client: Client) -> Row:
     """Measure a plain PyTorch step."""
-    with at_work(client, client.device_slot):
+    with on_device(client):
         learner, batch = client.personal, next(iter(batches(client)))
         set_mode(learner.model, frozenset())
 
@@ -84,7 +84,7 @@ def first_steps(setting: Experiment, clients: list[Client]) -> float:
     precompile({spec.name: spec.model for spec in setting.specs}, clients, clients[0].device_slot.device)
     for client in clients:
         assert client.device_slot.captures is not None
-        with at_work(client, client.device_slot):
+        with on_device(client):
             client.device_slot.captures.step(client.personal, next(iter(batches(client))), LocalTerms())
     torch.cuda.synchronize()
     return perf_counter() - began
@@ -100,7 +100,7 @@ def first_steps_rows() -> Iterator[Row]:
 def pure_step(client: Client) -> float:
     """Return the seconds of a captured step on a batch that is already loaded."""
     assert client.device_slot.captures is not None
-    with at_work(client, client.device_slot):
+    with on_device(client):
         batch = next(iter(batches(client)))
         step = client.device_slot.captures.step(client.personal, batch, LocalTerms())
 

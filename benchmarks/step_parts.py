@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 
-from fedhca2.clients import DeviceSlot, at_work
+from fedhca2.clients import DeviceSlot, on_device
 from fedhca2.clients.training import PLAIN, Learner, set_mode, take_step
 from fedhca2.data.batches import Batch
 from fedhca2.experiment import Experiment, assign_shards, open_data
@@ -92,7 +92,7 @@ def rows_of(setting: Experiment, at_most: float | None = None) -> Iterator[Row]:
     place = DeviceSlot(torch.device("cuda", 0), "captured" if setting.training.step == "captured" else "compiled")
     client = build_clients(setting, data, assign_shards(setting, data), place)[0]
     assert place.captures is not None
-    with at_work(client, place):
+    with on_device(client):
         set_mode(client.personal.model, PLAIN.frozen)
         batch = next(client.batches(0))
         least = step_bytes(client.personal, batch) / copy_rate()

@@ -78,9 +78,9 @@ def test_statistics_are_mixed_as_the_parameters_that_they_belong_to(name):
         assert torch.equal(own.weights[list(own.gets)], statistics.weights[list(statistics.gets)])
 
 
-def test_statistics_are_averaged_over_all_where_weights_are_learned():
-    mixings = mixings_of("fedhca2")
-    (blend,) = mixings["encoder_norms"].blends
+@pytest.mark.parametrize("name", ["fedhca2", "ties"])
+def test_statistics_are_averaged_over_all_where_weights_are_learned_or_there_are_none(name):
+    (blend,) = mixings_of(name)["encoder_norms"].blends
     assert_close(blend.weights, torch.full((1, 4), 0.25, dtype=torch.float64))
 
 

@@ -35,12 +35,6 @@ def test_compiled_code_is_kept_and_not_made_again(compile_all):
     assert compile_all(MODEL) == (done, done)
 
 
-def test_another_version_compiles_again(compile_all, monkeypatch):
-    compile_all(MODEL)
-    monkeypatch.setattr(precompile, "__version__", "another")
-    assert len(compile_all(MODEL)[0]) == 2
-
-
 def test_what_could_not_be_compiled_is_not_taken_for_done(compile_all):
     done, _ = compile_all({"encoder": {"name": "nonsense"}})
     assert done == []

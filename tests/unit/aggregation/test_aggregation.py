@@ -11,6 +11,7 @@ from fedhca2.aggregation import (
     GroupMean,
     Mean,
     Member,
+    Pull,
     Rows,
     Voting,
     attentive_weights,
@@ -19,6 +20,7 @@ from fedhca2.aggregation import (
     cross_attention,
     voting_weights,
 )
+from fedhca2.experiment import Experiment
 from fedhca2.params import Layout
 
 LAYOUT = Layout(("a.weight", "a.bias", "b.weight"), ((40, 5), (7,), (10, 10)))
@@ -42,71 +44,33 @@ def mixed(aggregator, data, members=MEMBERS):
     return torch.stack(totals)
 
 
-def test_products_are_those_of_each_tensor(data):
-    stack = torch.stack(data).double()
-    expected = torch.stack([piece @ piece.T for piece in stack.split(LAYOUT.sizes, dim=1)])
-    assert_close(Rows(MEMBERS, LAYOUT, data).products("rows"), expected)
-
-
-def test_differences_keep_the_digits_of_close_rows(data):
-    offset = [1000 + row * 1e-3 for row in data]
-    stack = torch.stack(offset).double()
-    exact = (stack - stack[0]) @ (stack - stack[0]).T
-    assert_close(Rows(MEMBERS, LAYOUT, offset).products("differences").sum(dim=0), exact, rtol=1e-12, atol=1e-15)
-
-
-def test_chunks_do_not_show_in_products(data):
-    whole = Rows(MEMBERS, LAYOUT, data).products("rows")
-    assert_close(Rows(MEMBERS, LAYOUT, data, chunk=13).products("rows"), whole, rtol=1e-13, atol=1e-13)
-
-
-@pytest.mark.parametrize("chunk", [1, 29, 256, 1000])
-def test_a_shared_mixture_has_the_same_bits_whatever_the_chunks(data, chunk):
-    weights = torch.tensor([[0.1, 0.2, 0.3, 0.4]], dtype=torch.float64)
-    whole = Rows(MEMBERS, LAYOUT, data).mix(weights)
-    assert torch.equal(Rows(MEMBERS, LAYOUT, data, chunk=chunk).mix(weights)[0], whole[0])
-
-
-def test_mixtures_with_a_matrix_per_tensor(data):
-    weights = torch.rand(3, 6, 4, dtype=torch.float64)
-    pieces = torch.stack(data).double().split(LAYOUT.sizes, dim=1)
-    expected = torch.cat([matrix @ piece for matrix, piece in zip(weights, pieces, strict=True)], dim=1)
-    assert_close(torch.stack(Rows(MEMBERS, LAYOUT, data, chunk=50).mix(weights)), expected.float())
-
-
-def test_rows_may_be_bfloat16(data):
-    rows = [row.bfloat16() for row in data]
-    weights = torch.tensor([[0.0, 1.0, 0.0, 0.0]])
-    assert_close(Rows(MEMBERS, LAYOUT, rows).mix(weights)[0], rows[1].float(), rtol=0, atol=0)
-
-
-def test_rows_may_be_memory_mapped(data, tmp_path):
-    mapped = np.memmap(tmp_path / "row.bin", dtype=np.float32, mode="w+", shape=(LAYOUT.numel,))
-    mapped[:] = data[0].numpy()
-    rows = [torch.from_numpy(mapped), *data[1:]]
-    assert_close(Rows(MEMBERS, LAYOUT, rows).products("rows"), Rows(MEMBERS, LAYOUT, data).products("rows"))
-
-
 def test_a_row_of_another_length_is_an_error(data):
     with pytest.raises(ValueError, match="c: expected a row of 307 values"):
         Rows(MEMBERS, LAYOUT, [*data[:2], data[2][1:], data[3]])
 
 
-def test_mean_is_uniform(data):
-    assert_close(mixed(Mean(), data)[0], torch.stack(data).mean(dim=0))
+@pytest.mark.parametrize(
+    ("aggregator", "weights"),
+    [
+        (Mean(), [0.25, 0.25, 0.25, 0.25]),
+        (Mean(by="samples"), [0.1, 0.2, 0.3, 0.4]),
+        (GroupMean(), [0.5, 0, 0.5, 0]),  # by group, not by place
+        (GroupMean(by="samples"), [0.25, 0, 0.75, 0]),
+        (Pull(gamma=1), [0.25, 0.25, 0.25, 0.25]),
+        (Pull(gamma=0), [0.5, 0, 0.5, 0]),
+        (Pull(gamma=0.5), [0.375, 0.125, 0.375, 0.125]),
+    ],
+)
+def test_means_of_all_and_of_groups(data, aggregator, weights):
+    found = mixed(aggregator, data)
+    assert_close(found[0], torch.tensor(weights) @ torch.stack(data))
+    assert torch.equal(found[0], found[2])
 
 
-def test_mean_by_samples(data):
-    expected = (torch.tensor([0.1, 0.2, 0.3, 0.4])[:, None] * torch.stack(data)).sum(dim=0)
-    assert_close(mixed(Mean(by="samples"), data)[0], expected)
-
-
-def test_group_mean_is_by_key_and_not_by_place(data):
-    assert_close(mixed(GroupMean(), data)[[0, 2]], ((data[0] + data[2]) / 2).expand(2, -1))
-
-
-def test_group_mean_by_samples(data):
-    assert_close(mixed(GroupMean(by="samples"), data)[0], 0.25 * data[0] + 0.75 * data[2])
+@pytest.mark.parametrize(("until", "shares"), [(0.5, [1, 0.75, 0.5, 0.25, 0, 0, 0, 0]), (0, [0] * 8)])
+def test_a_pull_falls_to_nothing_in_a_part_of_the_rounds(until, shares):
+    method = Experiment.load("demo", ["rounds=8", "method=fedpull", f"method.until={until}"]).resolved_method
+    assert [method.aggregators(round)["encoder"].gamma for round in range(8)] == pytest.approx(shares)
 
 
 def test_zero_radius_is_the_mean(data):
@@ -123,11 +87,6 @@ def test_both_forms_of_conflict_averse_agree(data, rescale):
 def test_with_groups_the_group_s_mean_takes_the_place_of_the_own_update(data):
     added = conflict_averse(torch.stack(data), 0.4)
     assert_close(mixed(ConflictAverse(groups=True), data)[2], (data[0] + data[2]) / 2 + added, rtol=1e-5, atol=1e-6)
-
-
-def test_both_forms_of_cross_attention_agree(data):
-    expected = torch.cat([cross_attention(piece) for piece in torch.stack(data).split(LAYOUT.sizes, dim=1)], dim=1)
-    assert_close(mixed(CrossAttention(), data) - torch.stack(data), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_attention_per_layer_takes_weight_and_bias_together(data):
@@ -193,20 +152,12 @@ def test_voting_weights_are_the_mean_of_normalised_similarities():
     assert_close(voting_weights(layers, friends=2)[0], torch.tensor([5 / 6, 1 / 6], dtype=torch.float64))
 
 
-def test_only_weights_of_layers_vote():
-    layout = Layout(
-        ("a.weight", "a.bias", "table", "norm.weight", "b.weight"), ((2, 2), (2,), (3, 3), (2,), (2, 2, 1, 1))
-    )
-    assert Voting().voters(layout) == [0, 4]
+VOTERS = Layout(("a.weight", "a.bias", "table", "norm.weight", "b.weight"), ((2, 2), (2,), (3, 3), (2,), (2, 2, 1, 1)))
 
 
-def test_the_last_layers_vote():
-    assert Voting(layers=1).voters(LAYOUT) == [2]
-
-
-def test_voting_ends_with_one_update_per_group(data):
-    found = mixed(Voting(friends=2), data)
-    assert torch.equal(found[0], found[2])
+@pytest.mark.parametrize(("layers", "voters"), [(8, [0, 4]), (1, [4])])
+def test_the_last_weights_of_layers_vote(layers, voters):
+    assert Voting(layers=layers).voters(VOTERS) == voters
 
 
 def test_voting_without_any_layer_is_an_error():

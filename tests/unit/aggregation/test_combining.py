@@ -6,7 +6,7 @@ import torch
 from made_rows import layout_of, make, many_rows
 from torch.testing import assert_close
 
-from fedhca2.aggregation import Combined, MappedRow, Mean, Member, mixed_rows
+from fedhca2.aggregation import MappedRow, mixed_rows
 from fedhca2.methods import METHODS
 
 NAMES = ("coordinate_median", "trimmed_mean", "ties", "emr", "sign_agreement")
@@ -96,13 +96,6 @@ def test_emr_moves_nobody_against_its_own_update():
     found = combined("emr", list(data))
     assert (found * data >= 0).all()
     assert_close(found.abs().sum(dim=1), data.abs().sum(dim=1))
-
-
-def test_a_combination_has_no_weights_to_mix_statistics_by():
-    mixing = METHODS["ties"].encoder.mixing(torch.ones(2), [Member("a", "g"), Member("b", "g")], layout_of([3]))
-    assert isinstance(mixing.blends[0], Combined)
-    assert mixing.of_statistics(2).sums[0].weights.tolist() == [[0.5, 0.5]]
-    assert mixing.of_statistics(2) is not Mean
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])

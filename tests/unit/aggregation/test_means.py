@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import scipy
 import torch
-from torch.testing import assert_close
 
 from fedhca2.aggregation import Extrapolated, Graph, Member, Rows, StepMean, Stock
-from fedhca2.aggregation.means import onto_simplex
 from fedhca2.params import Layout
 
 LAYOUT = Layout(("a.weight", "b.weight"), ((3,), (4,)))
@@ -35,10 +33,6 @@ def test_fednova(by):
     np.testing.assert_allclose(found, np.tile(expected, (4, 1)), rtol=1e-5)
 
 
-def test_fednova_with_equal_steps_is_the_mean():
-    np.testing.assert_allclose(mixed(StepMean(), steps=(7,) * 4)[1][0], DELTA.mean(axis=0), rtol=1e-5)
-
-
 def test_fedexp():
     apart = DELTA - DELTA.mean(axis=0) * np.float32(0.6)
     mean = apart.mean(axis=0)
@@ -47,11 +41,6 @@ def test_fedexp():
     base, found = mixed(Extrapolated(), apart)
     assert base == "start"
     np.testing.assert_allclose(found[2], eta * mean, rtol=1e-4)
-
-
-def test_fedexp_of_updates_that_agree_is_the_mean():
-    alike = np.repeat(DELTA[:1], 4, axis=0)
-    np.testing.assert_allclose(mixed(Extrapolated(), alike)[1][0], DELTA[0], rtol=1e-5)
 
 
 def test_fedexp_steps_no_farther_than_the_sum_of_all_updates():
@@ -95,16 +84,3 @@ def test_pfedgraph_solves_its_problem(closeness):
             cost, p, bounds=[(0, 1)] * 4, constraints={"type": "eq", "fun": lambda w: w.sum() - 1}, tol=1e-12
         ).x
         np.testing.assert_allclose(base_and_found[1][i], solved @ DELTA, rtol=1e-3, atol=1e-4)
-
-
-def test_pfedgraph_far_from_its_cosines_is_the_mean():
-    np.testing.assert_allclose(mixed(Graph(closeness=1e9))[1], np.tile(DELTA.mean(axis=0), (4, 1)), rtol=1e-4)
-
-
-def test_a_projection_onto_the_simplex_is_on_it_and_nearest():
-    points = torch.randn(20, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = onto_simplex(points)
-    assert_close(found.sum(dim=1), torch.ones(20, dtype=torch.float64))
-    assert bool((found >= 0).all())
-    others = torch.distributions.Dirichlet(torch.ones(5, dtype=torch.float64)).sample((1000,))
-    assert bool(((points - found).norm(dim=1)[:, None] <= torch.cdist(points, others) + 1e-12).all())

@@ -68,7 +68,7 @@ class OwnKept(Mean):
         return self._answer(mixed, kept)
 
 
-def answering(answer, kind=Own):
+def answering(answer, kind):
     own = kind()
     own._answer = answer
     return own
@@ -78,80 +78,49 @@ def blend(weights, gets=EVERYONE, **options):
     return Mixing("start", (Blend(weights, gets, **options),))
 
 
-def test_a_usable_answer_is_accepted():
-    tried(answering(blend(torch.full((2, 1, 3), 1 / 3))), "encoder", MEMBERS, LAYOUT)
+USABLE = [
+    (Own, blend(torch.full((2, 1, 3), 1 / 3))),
+    (OwnRows, lambda block: block[:1]),
+    (OwnKept, lambda mixed, kept: (mixed + kept.sum(dim=0), mixed)),
+]
+UNUSABLE = [
+    (Own, None, "expected a Mixing, got NoneType"),
+    (Own, Mixing("middle", ()), "base: expected trained, start, nothing"),
+    (Own, Mixing("start", ("blend",)), "expected Blends, got str"),
+    (Own, blend(torch.ones(1, 4)), r"weights: expected 3.*\[1, 4\]"),
+    (Own, blend(torch.ones(3)), r"weights: expected the shape \[M, 3\]"),
+    (Own, blend(torch.ones(5, 1, 3)), r"\[2, M, 3\] by tensor, got \[5, 1, 3\]"),
+    (Own, blend(np.ones((1, 3))), "expected a torch.Tensor, got ndarray"),
+    (Own, blend(torch.full((1, 3), torch.nan)), "expected finite numbers"),
+    (Own, blend(torch.ones(1, 3), (0, 0)), "gets: expected 3 numbers of mixed rows"),
+    (Own, blend(torch.ones(1, 3), (0, 0, 1)), "gets: .* from 0 to 0"),
+    (Own, blend(torch.ones(1, 3), hyper=True), "first_weights"),
+    (Own, Mixing("start", (), keeps=(1.0,)), "keeps: expected 3 finite numbers"),
+    (Own, lambda products: products[9], r"IndexError.*test_own_aggregators.py, line \d+"),
+    (OwnWeights, torch.ones(4), r"weights: expected 3, one for each member, got the shape \[4\]"),
+    (OwnRows, lambda block: block[0], r"expected the shape \[1, 6\], got \[6\]"),
+    (OwnRows, lambda block: block, r"expected the shape \[1, 6\], got \[3, 6\]"),
+    (OwnRows, lambda block: None, "got NoneType"),
+    (OwnRows, lambda block: block[:1] / 0, "expected finite rows"),
+    (OwnRows, lambda block: block[:1] - block[:1].mean(), "expected every column to be made from itself alone"),
+    (OwnRows, lambda block: block[9], r"IndexError.*test_own_aggregators.py, line \d+"),
+    (OwnKept, lambda mixed, kept: mixed, "renew"),
+    (OwnKept, lambda mixed, kept: (mixed, kept), r"renew.*1 to keep.*\[2, 6\]"),
+    (OwnKept, lambda mixed, kept: (mixed, torch.cat([kept, mixed])), r"\[2, 6\], got \[3, 6\]"),
+    (OwnKept, lambda mixed, kept: (mixed / 0, mixed), "expected finite rows"),
+]
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (None, "expected a Mixing, got NoneType"),
-        (Mixing("middle", ()), "base: expected trained, start, nothing"),
-        (Mixing("start", ("blend",)), "expected Blends, got str"),
-        (blend(torch.ones(1, 4)), r"weights: expected 3.*\[1, 4\]"),
-        (blend(torch.ones(3)), r"weights: expected the shape \[M, 3\]"),
-        (blend(torch.ones(5, 1, 3)), r"\[2, M, 3\] by tensor, got \[5, 1, 3\]"),
-        (blend(np.ones((1, 3))), "expected a torch.Tensor, got ndarray"),
-        (blend(torch.full((1, 3), torch.nan)), "expected finite numbers"),
-        (blend(torch.ones(1, 3), (0, 0)), "gets: expected 3 numbers of mixed rows"),
-        (blend(torch.ones(1, 3), (0, 0, 1)), "gets: .* from 0 to 0"),
-        (blend(torch.ones(1, 3), hyper=True), "first_weights"),
-        (Mixing("start", (), keeps=(1.0,)), "keeps: expected 3 finite numbers"),
-        (lambda products: products[9], r"IndexError.*test_own_aggregators.py, line \d+"),
-    ],
-)
-def test_an_unusable_answer_is_one_line_with_its_part_and_class(answer, words):
-    with pytest.raises(UserError, match=rf"^method.decoder: Own of .*{words}") as error:
-        tried(answering(answer), "decoder", MEMBERS, LAYOUT)
+@pytest.mark.parametrize(("kind", "answer"), USABLE)
+def test_a_usable_answer_is_accepted(kind, answer):
+    tried(answering(answer, kind), "encoder", MEMBERS, LAYOUT)
+
+
+@pytest.mark.parametrize(("kind", "answer", "words"), UNUSABLE)
+def test_an_unusable_answer_is_one_line_with_its_part_and_class(kind, answer, words):
+    with pytest.raises(UserError, match=rf"^method.decoder: {kind.__name__} of .*{words}") as error:
+        tried(answering(answer, kind), "decoder", MEMBERS, LAYOUT)
     assert len(error.value.lines) == 1
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (torch.ones(4), r"expected 3, one for each member, got the shape \[4\]"),
-        (np.ones(3), "expected a torch.Tensor, got ndarray"),
-        (torch.tensor([1.0, torch.nan, 0.0]), "expected finite numbers"),
-    ],
-)
-def test_unusable_weights_of_updates_are_one_line(answer, words):
-    with pytest.raises(UserError, match=rf"^method.encoder: OwnWeights of .*: weights: {words}"):
-        tried(answering(answer, OwnWeights), "encoder", MEMBERS, LAYOUT)
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (lambda block: block[0], r"expected the shape \[1, 6\], got \[6\]"),
-        (lambda block: block, r"expected the shape \[1, 6\], got \[3, 6\]"),
-        (lambda block: None, "got NoneType"),
-        (lambda block: block[:1] / 0, "expected finite rows"),
-        (lambda block: block[:1] - block[:1].mean(), "expected every column to be made from itself alone"),
-        (lambda block: block[9], r"IndexError.*test_own_aggregators.py, line \d+"),
-    ],
-)
-def test_unusable_combined_rows_are_one_line(answer, words):
-    with pytest.raises(UserError, match=rf"^method.encoder: OwnRows of .*{words}"):
-        tried(answering(answer, OwnRows), "encoder", MEMBERS, LAYOUT)
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (lambda mixed, kept: mixed, "renew"),
-        (lambda mixed, kept: (mixed, kept), r"renew.*1 to keep.*\[2, 6\]"),
-        (lambda mixed, kept: (mixed, torch.cat([kept, mixed])), r"\[2, 6\], got \[3, 6\]"),
-        (lambda mixed, kept: (mixed / 0, mixed), "expected finite rows"),
-    ],
-)
-def test_unusable_kept_rows_are_one_line(answer, words):
-    with pytest.raises(UserError, match=rf"^method.encoder: OwnKept of .*{words}"):
-        tried(answering(answer, OwnKept), "encoder", MEMBERS, LAYOUT)
-
-
-def test_usable_rows_are_accepted():
-    tried(answering(lambda block: block[:1], OwnRows), "encoder", MEMBERS, LAYOUT)
-    tried(answering(lambda mixed, kept: (mixed + kept.sum(dim=0), mixed), OwnKept), "encoder", MEMBERS, LAYOUT)
 
 
 class Counting(Aggregator):

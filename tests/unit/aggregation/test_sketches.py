@@ -5,7 +5,6 @@ import torch
 from made_rows import KINDS, layout_of, make, plain_products
 from torch.testing import assert_close
 
-from fedhca2.aggregation import MappedRow
 from fedhca2.aggregation.rows import PlainRows, Projection
 
 
@@ -41,20 +40,6 @@ def test_estimated_products_have_exact_lengths_and_near_cosines(kind):
 def test_rows_no_longer_than_a_sketch_are_measured_exactly():
     rows = make(layout_of([300, 700]), long_rows(columns=1000))
     assert torch.equal(rows.estimated_products(1024, seed=0), rows.products("rows", whole=True))
-
-
-def test_sketches_are_the_same_for_any_number_of_threads_and_from_files(tmp_path):
-    data = long_rows(count=5, kind=torch.bfloat16)
-    for number, row in enumerate(data):
-        (tmp_path / str(number)).write_bytes(row.view(torch.uint8).numpy().data)
-    mapped = [MappedRow.open(tmp_path / str(number), 20_000, torch.bfloat16) for number in range(5)]
-    one = make(layout_of([20_000]), data).sketches(1024, seed=3)[0]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(4)
-    try:
-        assert torch.equal(make(layout_of([20_000]), mapped).sketches(1024, seed=3)[0], one)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def test_a_sketch_has_the_same_bits_alone_and_beside_others():

@@ -75,22 +75,6 @@ def explode(client):
     client.training = client.training.model_copy(update={"learning_rate": 1e38})
 
 
-def test_a_client_that_diverged_sends_nothing():
-    found = trained()
-    explode(found)
-    assert not found.perform(Order(2, upload=UPDATES)).rows
-
-
-def test_a_client_that_diverged_is_where_it_was():
-    found = trained()
-    before = found.state()
-    explode(found)
-    found.perform(Order(2, upload=UPDATES))
-    after = found.state()
-    model = [name for name in before.tensors if name.startswith("personal/")]
-    assert all(before.tensors[name].equal(after.tensors[name]) for name in model)
-
-
 def test_fine_tuning_that_diverged_is_undone():
     found = client("fedbabu")
     before = found.state().tensors

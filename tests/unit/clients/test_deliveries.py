@@ -182,7 +182,7 @@ def test_a_client_that_diverges_goes_back_to_before_it_took_anything(client):
     before = client.state().tensors
     client.training = client.training.model_copy(update={"learning_rate": 1e38})
     reply = client.perform(order(Addend(row(client, 1e-3)), train=True, upload={"encoder": "updates"}))
-    assert (bool(reply.failed), reply.declined) == (True, "")
+    assert (bool(reply.failed), reply.declined, dict(reply.rows)) == (True, "", {})
     assert same(client.state().tensors, before)
 
 

@@ -51,13 +51,6 @@ def test_steps_are_those_of_torch(settings, reference, rate):
     assert_close(found, after_steps(reference), **exact)
 
 
-def test_the_kinds_step_differently():
-    kinds = [{}, {"amsgrad": True}, {"kind": "adam"}, {"kind": "adam", "amsgrad": True}]
-    kinds += [{"kind": "sgd"}, {"kind": "sgd", "momentum": 0.5}]
-    found = [after_steps(lambda p, kind=kind: OptimizerConfig(**kind).build(p, 0.1, 0.01)) for kind in kinds]
-    assert len({tuple(values.tolist()) for values in found}) == len(kinds)
-
-
 @pytest.mark.parametrize("settings", [{"kind": "sgd", "amsgrad": True}, {"kind": "adam", "momentum": 0.9}])
 def test_a_setting_of_another_kind_is_refused(settings):
     with pytest.raises(ValidationError, match="only"):
@@ -101,26 +94,12 @@ def test_a_reach_knows_the_rate_of_each_part():
     assert encoder == pytest.approx(decoder / 10)
 
 
-@pytest.mark.parametrize("rate", [0, -1e-4, "fast"])
-def test_an_encoders_rate_is_a_positive_number(rate):
-    with pytest.raises(ValidationError, match="encoder_rate"):
-        Training(encoder_rate=rate)
-
-
 @pytest.mark.parametrize("name", ["optimizer", "loss_weights"])
 def test_what_is_said_of_training_reaches_the_steps(name):
     changed = {"optimizer": {"kind": "adam", "amsgrad": True}, "loss_weights": False}[name]
     both = client("outdoor-normals"), client("outdoor-normals", **{name: changed})
     replies = [each.perform(Order(0, upload={"head": "parameters"})) for each in both]
     assert not any(torch.equal(row, replies[1].rows[slot]) for slot, row in replies[0].rows.items())
-
-
-def test_a_fresh_optimiser_knows_nothing_of_earlier_rounds():
-    one, other = client(optimizer=FRESH), client(optimizer=FRESH)
-    one.perform(Order(0))
-    other.personal.model.load_state_dict(one.personal.model.state_dict())
-    replies = [each.perform(Order(1, upload={"head": "parameters"})) for each in (one, other)]
-    assert_close(replies[0].rows, replies[1].rows, rtol=0, atol=0)
 
 
 def test_a_fresh_optimiser_lasts_for_all_epochs_of_a_round():

@@ -72,11 +72,6 @@ def test_noise_is_unrelated_between_keys_rounds_and_slots(key, round, slot):
     assert correlation(one, other) < UNRELATED
 
 
-def test_rows_of_one_round_have_unrelated_noise():
-    sent = privatise(zeros() | zeros(EDGE), NOISY, KEY, 0)
-    assert correlation(sent[ENCODER], sent[EDGE]) < UNRELATED
-
-
 def test_every_bit_of_the_key_counts():
     keys = [(1 << bit).to_bytes(32, "big") for bit in range(256)]
     sent = {tuple(privatise(zeros(count=4), NOISY, key, 0)[ENCODER].tolist()) for key in keys}

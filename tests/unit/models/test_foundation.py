@@ -91,12 +91,6 @@ def test_adapters_can_be_sent_and_trained_in_part(options, sent, changed):
     assert adapters_in(trained(network)) == changed
 
 
-def test_clients_start_with_the_same_frozen_adapters():
-    one, other = (model(adapters={"train": "up"}).fixed for _ in range(2))
-    assert any(name.endswith(".down") for name in one)
-    assert all(value.equal(other[name]) for name, value in one.items())
-
-
 def test_what_is_shared_of_an_adapter_is_trained():
     with pytest.raises(ValueError, match="since A is shared"):
         EncoderConfig(name=VIT, adapters={"share": "down", "train": "up"})

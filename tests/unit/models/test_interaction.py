@@ -78,12 +78,6 @@ def test_one_task_has_nobody_to_exchange_with():
     assert built(tasks={"depth": 1}).interaction is None
 
 
-def test_it_is_in_no_slot():
-    model = built()
-    in_slots = {id(tensor) for tensors in model.slots().values() for tensor in tensors.values()}
-    assert not in_slots & {id(tensor) for tensor in model.interaction.parameters()}
-
-
 def test_models_that_differ_in_their_interaction_are_of_different_kinds():
     kinds = {built(None).kind, built().kind, built(tasks={"depth": 1, "semseg": 5}).kind}
     assert len(kinds) == 3

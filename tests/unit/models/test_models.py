@@ -44,15 +44,6 @@ def built(client, seed=0):
     return {slot: flatten(part, layouts(model)[slot]) for slot, part in model.slots().items()}
 
 
-def test_encoders_start_equal():
-    assert_close(built("a")[Slot("encoder")], built("b")[Slot("encoder")], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("part", ["decoder", "head"])
-def test_decoders_and_heads_start_different(part):
-    assert not torch.equal(built("a")[Slot(part, "semseg")], built("b")[Slot(part, "semseg")])
-
-
 @pytest.fixture
 def common():
     """Two models of different clients and data sets with the same decoders and heads."""
@@ -76,14 +67,6 @@ def test_common_heads_are_the_same_but_for_the_number_of_classes(common):
 def test_common_decoders_of_two_tasks_differ(common):
     decoders = common[1].decoders
     assert not torch.equal(decoders["semseg"].fuse.weight, decoders["depth"].fuse.weight)
-
-
-def test_frozen_heads_are_the_same_for_all_clients():
-    one, other = (
-        build_model(MICRO, {"semseg": 5}, (32, 32), client=client, seed=0, frozen=frozenset({"head"}))
-        for client in "ab"
-    )
-    assert_close(one.heads.state_dict(), other.heads.state_dict(), rtol=0, atol=0)
 
 
 def test_another_seed_starts_elsewhere():
