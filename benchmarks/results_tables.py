@@ -13,11 +13,11 @@ from fedhca2.words import counted, metric_heading
 
 NOT_RUN = "–"
 CHOICES = [  # a federation, a method with its settings, the experiment that is like it, and its images per client
-    ("two sites of each kind, photographs", "fedhca2", " with `groups: true`", "real_2c", None),
-    ("two sites of each kind, rendered scenes", "fedpull", " with `common_start`", "scenes_2c", None),
-    ("four sites of each kind, rendered scenes", "fedpull", " with `common_start`", "scenes_4c", None),
-    ("one site of each kind, 25 images each", "fedper", "", "scenes_1c", 25),
-    ("one site of each kind, photographs", "fedhca2", "", "real_1c", None),
+    ("two sites per group, photographs", "fedhca2", " with `groups: true`", "real_2c", None),
+    ("two sites per group, rendered scenes", "fedpull", " with `common_start`", "scenes_2c", None),
+    ("four sites per group, rendered scenes", "fedpull", " with `common_start`", "scenes_4c", None),
+    ("one site per group, 25 images each", "fedper", "", "scenes_1c", 25),
+    ("one site per group, photographs", "fedhca2", "", "real_1c", None),
 ]
 
 

@@ -34,7 +34,7 @@ last.
 ## Data
 
 `fedhca2 data info EXPERIMENT` paints a few samples with their labels, here of the [rendered
-scenes](own-data.md#ready-made).
+scenes](data-kinds.md#rendered-scenes).
 
 {samples}
 

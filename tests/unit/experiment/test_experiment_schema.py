@@ -49,7 +49,7 @@ def test_what_a_run_writes_down_is_valid(name):
 
 def test_the_files_on_the_pages_are_valid():
     found = {}
-    for page in ("own-data.md", "own-task.md", "own-model.md"):
+    for page in ("own-data.md", "data-kinds.md", "own-task.md", "own-model.md"):
         for text in re.findall(r"```yaml\n(?:# \S+\.yaml\n)?(.*?)```", (ROOT / "docs" / page).read_text("utf-8"), re.S):
             values = parse_yaml(text)
             if isinstance(values, dict) and ({"data", "clients"} <= values.keys() or "extends" in values):
