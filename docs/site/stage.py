@@ -52,7 +52,18 @@ CONTENTS = {
         *("experiments", "migrate", "cookbook", "troubleshooting"),
     ),
     "Reference": pages(
-        *("command-line", "settings", "data-kinds", "site-file", "run-folder", "methods", "encoders", "api", "shell", "platforms"),
+        *(
+            "command-line",
+            "settings",
+            "data-kinds",
+            "site-file",
+            "run-folder",
+            "methods",
+            "encoders",
+            "api",
+            "shell",
+            "platforms",
+        ),
         *("paper-to-code", "deviations", "gallery"),
     ),
     "Understand": pages(
