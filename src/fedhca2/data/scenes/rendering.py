@@ -1,7 +1,6 @@
 """Rendering scenes by number: one batched program from drawn solids through rays to image and labels.
 
-Everything is in the camera frame, whose origin is the eye. Rays are [3, b, n] for b scenes of n pixels, tile by tile;
-each is only tested against the solids that can affect its tile.
+Everything is in the camera frame, whose origin is the eye. Rays are [3, b, n] for b scenes of n pixels.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +12,12 @@ from fedhca2.data.files import decode_normals
 from fedhca2.data.label_spaces import PERSON, SCENE_LABELS, Domain
 from fedhca2.data.scenes.drawing import draw_room, draw_street
 from fedhca2.data.scenes.shapes import HUGE, dot
-from fedhca2.data.scenes.solids import FAR, Dice, Solid
-from fedhca2.data.scenes.world import SIDE, Light, Scene, World, in_the_way, in_view, pack, pair, pixels, untiled
+from fedhca2.data.scenes.solids import FAR, Dice, Kind, Solid
+from fedhca2.data.scenes.world import Light, Scene, World, pack
 from fedhca2.metrics.edges import boundaries
 
 _DRAW: dict[Domain, Callable[[Dice], Scene]] = {"outdoor": draw_street, "indoor": draw_room}
-_PLACES = 256  # solids that a tile can show
+_PLACES = 256  # solids that a scene can have
 
 
 def render(
@@ -55,9 +54,8 @@ def render(
 
 
 def _scenes_at_once(size: tuple[int, int], device: torch.device) -> int:
-    # Few steps per scene, but arrays that fit a CPU's cache, or a few GiB of a GPU's memory. A scene consists of whole
-    # vectors of 64 pixels, so the arithmetic is the same to the last bit for any batch size.
-    at_once = 2**15 if device.type == "cpu" else 2**20
+    # Few steps per scene, but arrays that fit a CPU's cache, or a few GiB of a GPU's memory.
+    at_once = 2**13 if device.type == "cpu" else 2**18
     return max(1, at_once // (size[0] * size[1]))
 
 
@@ -81,48 +79,46 @@ def _labelled(domain: Domain, seen: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def see(scenes: list[Scene], size: tuple[int, int], device: torch.device) -> dict[str, Tensor]:
     """The image of each scene and, as floats, the content of every pixel: [b, channels, height, width] each."""
-    world = pack(scenes, device)
-    x, y = pixels(size, device)
-    unit = torch.from_numpy(world.focal).to(device)[:, None] * (min(size) / 2)
-    right = (x + 0.5 - size[1] / 2) / unit
-    down = (y + 0.5 - size[0] / 2) / unit
+    world, (height, width) = pack(scenes, device), size
+    # Whole vectors of 64 pixels, so that the arithmetic is the same to the last bit for any batch: the rest is cut off.
+    pixel = torch.arange(-(-height * width // 64) * 64, device=device)
+    unit = world.focal * (min(size) / 2)
+    right = (pixel % width + 0.5 - width / 2) / unit
+    down = (pixel // width + 0.5 - height / 2) / unit
     towards = (right.square() + down.square() + 1).rsqrt()
     rays = torch.stack([right * towards, -down * towards, -towards])
-    distance, index = nearest(world, rays, size)
+    distance, index = nearest(world, rays)
     hit = world.columns.index_select(1, index.flatten()).view(-1, *index.shape)
     points = rays * distance
     local = dot(hit[Solid.AXES].view(3, 3, *index.shape).transpose(0, 1), (points - hit[Solid.CENTRE])[:, None])
     normal = normals(hit, local)
-    colour = shade(hit, local, normal, lit(world, index, points, hit[Solid.IS_SKY]), distance, world.light)
+    colour = shade(hit, local, normal, lit(world, index, points), distance, world.light)
     names = {"semseg": Solid.SEMSEG, "human_parts": Solid.PART, "context": Solid.CONTEXT, "object": Solid.OBJECT}
     seen = {
-        "image": expose(colour, y * size[1] + x, world.light),
+        "image": expose(colour, pixel, world.light),
         "normals": normal,
         "depth": (distance * towards)[None],
         **{name: hit[column : column + 1] for name, column in names.items()},
     }
-    return {name: untiled(values, size) for name, values in seen.items()}
+    images = {name: values[..., : height * width].view(*values.shape[:2], *size) for name, values in seen.items()}
+    return {name: values.transpose(0, 1).contiguous() for name, values in images.items()}
 
 
-def nearest(world: World, rays: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """The distance along each unit ray and the number of the first solid it meets: [b, n] each. The sky is at FAR."""
-    pairs = pair(world, in_view(world, size), rays.device)
-    if pairs.places > _PLACES:
-        raise ValueError(f"expected at most {_PLACES} solids in a tile, got {pairs.places}")
-    tiles = rays.view(3, -1, rays.shape[2] // SIDE**2)
-    rows = rays.new_full((tiles.shape[1] * pairs.places, tiles.shape[2]), HUGE)
-    for some in pairs.by_kind:
-        shape = world.shapes[some.kind].pick(some.number)
-        rows.index_copy_(0, some.row, shape.meet(tiles.index_select(1, some.tile)))
-    distances = rows.view(tiles.shape[1], pairs.places, -1)
-    # The sky comes first in every scene and is visible in every tile.
+def nearest(world: World, rays: Tensor) -> tuple[Tensor, Tensor]:
+    """The distance along each unit ray and the row of the first solid it meets: [b, n] each. The sky is at FAR."""
+    if world.places > _PLACES:
+        raise ValueError(f"expected at most {_PLACES} solids in a scene, got {world.places}")
+    rows = rays.new_full((world.columns.shape[1], rays.shape[2]), HUGE)
+    for some in world.solids:
+        rows.index_copy_(0, some.row, some.shape.meet(rays.index_select(1, some.scene)))
+    distances = rows.view(-1, world.places, rays.shape[2])
     distances[:, 0] = FAR
     # Positive floats sort like their bits. With the place in the lowest bits, one minimum finds both.
-    places = torch.arange(pairs.places, dtype=torch.int32, device=rays.device)[:, None]
+    places = torch.arange(world.places, dtype=torch.int32, device=rays.device)[:, None]
     coded = distances.view(torch.int32).bitwise_and(-_PLACES).bitwise_or_(places)
     place = coded.amin(dim=1).bitwise_and_(_PLACES - 1).long()
-    distance, solid = distances.gather(1, place[:, None]), pairs.solids.gather(1, place)
-    return distance.view(rays.shape[1:]), solid.view(rays.shape[1:])
+    first = torch.arange(0, len(rows), world.places, device=rays.device)[:, None]
+    return distances.gather(1, place[:, None])[:, 0], place + first
 
 
 def normals(hit: Tensor, local: Tensor) -> Tensor:
@@ -137,25 +133,19 @@ def normals(hit: Tensor, local: Tensor) -> Tensor:
     return dot(hit[Solid.AXES].view(3, 3, *hit.shape[1:]), normal[:, None]).mul_(1 - hit[Solid.IS_SKY])
 
 
-def lit(world: World, index: Tensor, points: Tensor, in_sky: Tensor) -> Tensor:
-    """Which points [3, b, n], each on solid `index`, are not shaded by another solid.
+def lit(world: World, index: Tensor, points: Tensor) -> Tensor:
+    """Which points [3, b, n], each on the solid of row `index`, are not shaded by another solid.
 
     Planes cast no shadow. A convex solid casts none on its own lit side, so it is skipped, which avoids a tolerance.
     """
-    tiled = (3, -1, points.shape[2] // SIDE**2)
     turned = dot(world.light.frame.transpose(0, 1), points[:, None])
-    nowhere = in_sky * 1e9
-    low, high = (turned + nowhere).view(tiled).amin(2), (turned - nowhere).view(tiled).amax(2)
-    low_high = torch.stack([low, high]).view(2, 3, -1, SIDE**2).cpu().numpy()
-    pairs = pair(world, in_the_way(world, *low_high), points.device)
-    points, turned, own = points.view(tiled), turned.view(tiled), index.view(tiled[1:]).float()
-    rows = points.new_full((len(own) * pairs.places, tiled[2]), -1.0)
-    for some in pairs.by_kind:
-        shape = world.shapes[some.kind].pick(some.number)
-        covered = shape.covers(points.index_select(1, some.tile), turned.index_select(1, some.tile))
-        other = own.index_select(0, some.tile).sub_(some.solid[:, None]).abs_().sub_(0.5)
-        rows.index_copy_(0, some.row, torch.minimum(covered, other, out=covered))
-    return rows.view(len(own), pairs.places, -1).amax(1).view(index.shape) <= 0
+    rows, own = points.new_full((world.columns.shape[1], points.shape[2]), -1.0), index.float()
+    for some in world.solids:
+        if some.kind != Kind.PLANE:
+            covered = some.shape.covers(points.index_select(1, some.scene), turned.index_select(1, some.scene))
+            other = own.index_select(0, some.scene).sub_(some.row[:, None]).abs_().sub_(0.5)
+            rows.index_copy_(0, some.row, torch.minimum(covered, other, out=covered))
+    return rows.view(len(own), world.places, -1).amax(1) <= 0
 
 
 def scramble(number: Tensor) -> Tensor:

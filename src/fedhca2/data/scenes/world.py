@@ -1,12 +1,7 @@
-"""Scenes to render: their solids as tensors in the camera's frame, and which of them can affect which part of an image.
+"""Scenes to render: their solids and light as tensors in the camera's frame."""
 
-An image is cut into 8 by 8 tiles, and each solid replaced by its bounding ball. Most solids cover little of an image,
-so a ray is tested against few of them.
-"""
-
-from collections.abc import Iterable
 from dataclasses import dataclass
-from math import cos, prod, sin
+from math import cos, sin
 from typing import NamedTuple
 
 import numpy as np
@@ -14,12 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhca2.data.scenes.shapes import SHAPES, Array, Shape, inner
+from fedhca2.data.scenes.shapes import SHAPES, Array, Shape
 from fedhca2.data.scenes.solids import Dice, Kind, Row, Solid, Table, moved
-
-SIDE = 8  # tiles along each side of an image
-Numbers = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -78,76 +69,57 @@ class Light:
     key: Tensor
 
 
-@dataclass(frozen=True)
-class Shapes:
-    """The coefficients of all solids of a kind: a row for each number, a column for each solid."""
+class Solids(NamedTuple):
+    """All solids of a kind: the scene and the row of each, and their coefficients."""
 
-    make: type[Shape]
-    rows: Tensor
-    fields: list[tuple[int, ...]]
-
-    def pick(self, solids: Tensor) -> Shape:
-        """The coefficients of some solids [k]; solids may repeat."""
-        rows = torch.split(self.rows.index_select(1, solids)[..., None], [prod(field) for field in self.fields])
-        return self.make._make(row.view(*field, -1, 1) for row, field in zip(rows, self.fields, strict=True))
+    kind: Kind
+    scene: Tensor
+    row: Tensor
+    shape: Shape
 
 
 @dataclass(frozen=True)
 class World:
-    """Several scenes: their p solids, light and camera.
+    """Several scenes of at most `places` solids each.
 
-    Of each solid: scene, kind, number within the kind, centre and radius of its bounding ball; as tensors its columns
-    [columns, p] and the coefficients of its shape.
+    A solid has a row, scene by scene; `columns` [columns, rows] describes it. A scene's first row is its sky; rows
+    beyond its last solid are empty.
     """
 
-    scene: Numbers
-    kind: Numbers
-    number: Numbers
-    centre: Array
-    radius: Array
+    places: int
     columns: Tensor
-    shapes: dict[Kind, Shapes]
-    frame: Array
-    focal: Array
+    solids: list[Solids]
+    focal: Tensor
     light: Light
 
 
 def pack(scenes: list[Scene], device: torch.device) -> World:
-    """Concatenate the scenes' solids, in each scene in the order of their kinds."""
+    """Put the scenes' solids into tensors, in each scene in the order of their kinds."""
 
     def tensor(array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(device)
 
-    rows = np.concatenate([scene.solids for scene in scenes])
-    owner = np.repeat(np.arange(len(scenes)), [len(scene.solids) for scene in scenes])
-    order = np.lexsort((rows[:, Solid.KIND], owner))
-    columns, owner = np.ascontiguousarray(rows[order].T, dtype=np.float32), owner[order]
+    places = max(len(scene.solids) for scene in scenes)
+    rows = np.zeros((len(scenes), places, scenes[0].solids.shape[1]))
+    for own, scene in zip(rows, scenes, strict=True):
+        own[: len(scene.solids)] = scene.solids[np.argsort(scene.solids[:, Solid.KIND], kind="stable")]
+    columns = np.ascontiguousarray(rows.reshape(-1, rows.shape[2]).T, dtype=np.float32)
     kind, texture = columns[Solid.KIND].astype(int), columns[Solid.TEXTURE]
     values = np.stack([scene.light for scene in scenes], axis=1).astype(np.float32)
-    frame = _light_frame(values[:3])
-    shapes, number = {}, np.zeros_like(owner)
+    frame, solids = _light_frame(values[:3]), []
     for k, shape in SHAPES.items():
         mine = np.flatnonzero(kind == k)
-        number[mine] = np.arange(len(mine))
-        fields = shape.prepare(columns[:, mine], frame[..., owner[mine]])
-        merged = np.concatenate([field.reshape(prod(field.shape[:-1]), len(mine)) for field in fields])
-        shapes[k] = Shapes(shape, tensor(merged), [field.shape[:-1] for field in fields])
+        if len(mine):
+            fields = shape.prepare(columns[:, mine], frame[..., mine // places])
+            made = shape._make(tensor(field)[..., None] for field in fields)
+            solids.append(Solids(k, tensor(mine // places), tensor(mine), made))
     masks = [kind == Kind.SKY, kind <= Kind.PLANE, *(kind == k for k in (Kind.BOX, Kind.ELLIPSOID, Kind.CAPSULE))]
     masks += [texture == t for t in range(1, 5)]
     lights = tensor(values[3:, :, None])
     key = torch.tensor([[scene.key] for scene in scenes], device=device)
     light = Light(tensor(frame[..., None]), lights[:3], lights[3:6], lights[6], lights[7], key)
-    radius = _radius(kind, columns[Solid.HALF])
     marked = tensor(np.concatenate([columns, np.array(masks, dtype=np.float32)]))
-    return World(owner, kind, number, columns[Solid.CENTRE], radius, marked, shapes, frame, values[11], light)
-
-
-def _radius(kind: Numbers, half: Array) -> Array:
-    """The radius of each solid's bounding ball, with a margin for rounding; the sky and planes are unbounded."""
-    exact = np.where(kind == Kind.BOX, np.sqrt((half * half).sum(0)), half.max(0))
-    exact = np.where(kind == Kind.CAPSULE, half[0] + half[1], exact)
-    radius: Array = np.where(kind <= Kind.PLANE, np.float32(np.inf), exact * np.float32(1.001) + np.float32(0.01))
-    return radius
+    return World(places, marked, solids, lights[8], light)
 
 
 def _light_frame(direction: Array) -> Array:
@@ -157,94 +129,3 @@ def _light_frame(direction: Array) -> Array:
     first = np.stack([-y / flat, x / flat, np.zeros_like(x)])
     second = np.stack([-z * x / flat, -z * y / flat, flat])
     return np.stack([first, second, direction])
-
-
-def pixels(size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Solid and row of each pixel, tile by tile; the last tiles may extend beyond the image.
-
-    >>> [x.shape for x in pixels((16, 20), torch.device("cpu"))]
-    [torch.Size([384]), torch.Size([384])]
-    """
-    height, width = _tile_size(size)
-    x = torch.arange(SIDE * width, device=device).view(1, SIDE, 1, width)
-    y = torch.arange(SIDE * height, device=device).view(SIDE, 1, height, 1)
-    return x.expand(SIDE, -1, height, -1).flatten(), y.expand(-1, SIDE, -1, width).flatten()
-
-
-def untiled(values: Tensor, size: tuple[int, int]) -> Tensor:
-    """Convert values by tile [channels, b, n] to images [b, channels, height, width]."""
-    tiles = values.view(*values.shape[:2], SIDE, SIDE, *_tile_size(size)).permute(1, 0, 2, 4, 3, 5)
-    return tiles.flatten(4).flatten(2, 3)[:, :, : size[0], : size[1]]
-
-
-def _tile_size(size: Iterable[int]) -> list[int]:
-    return [-(-side // SIDE) for side in size]
-
-
-class KindInTiles(NamedTuple):
-    """Pairs [k] of a solid of one kind and a tile: the solid's number within its kind and overall, tile and row."""
-
-    kind: Kind
-    number: Tensor
-    solid: Tensor
-    tile: Tensor
-    row: Tensor
-
-
-class InTiles(NamedTuple):
-    """Pairs of solids and tiles: a tile has a row for each of its `places`, which `solids` [tiles, places] occupy."""
-
-    places: int
-    solids: Tensor
-    by_kind: list[KindInTiles]
-
-
-def in_view(world: World, size: tuple[int, int]) -> Mask:
-    """Which solids may be visible in which tiles [p, tiles]: those not entirely beyond an edge as seen from the eye."""
-    depth, radius = -world.centre[2][:, None], world.radius[:, None]
-    unit = world.focal[:, None] * (min(size) / 2)
-    between = []
-    for across, side, tile in zip((-world.centre[1], world.centre[0]), size, _tile_size(size), strict=True):
-        edges = np.arange(SIDE + 1) * tile - side / 2
-        slope = (edges / unit)[world.scene]
-        beyond = (across[:, None] - slope * depth) / np.sqrt(1 + slope * slope)
-        between.append((beyond[:, :-1] > -radius) & (beyond[:, 1:] < radius) & (depth > -radius))
-    mask: Mask = (between[0][:, :, None] & between[1][:, None]).reshape(-1, SIDE * SIDE)
-    return mask
-
-
-def in_the_way(world: World, low: Array, high: Array) -> Mask:
-    """Which solids may shade which tiles [p, tiles], except planes.
-
-    A tile's points lie between `low` and `high` [3, b, tiles] along the axes of the light's frame.
-    """
-    solid = np.flatnonzero(world.kind > Kind.PLANE)
-    scene, radius = world.scene[solid], world.radius[solid, None]
-    at = inner(world.frame.swapaxes(0, 1)[..., scene], world.centre[:, None, solid])[..., None]
-    above_low, below_high = at + radius > low[:, scene], at - radius < high[:, scene]
-    mask = np.zeros((len(world.kind), SIDE * SIDE), dtype=np.bool_)
-    # Towards the light, a solid may be anywhere beyond the points.
-    mask[solid] = above_low.all(0) & below_high[:2].all(0)
-    return mask
-
-
-def pair(world: World, mask: Mask, device: torch.device) -> InTiles:
-    """The pairs that a mask [p, tiles] marks; a tile's solids keep their order."""
-    solid, tile = mask.nonzero()
-    scene = world.scene[solid]
-    first = np.searchsorted(world.scene, np.arange(world.scene[-1] + 1))
-    count = mask.cumsum(0)
-    place = count[solid, tile] - 1 - (count[first] - mask[first])[scene, tile]
-    places = int(place.max(initial=0)) + 1
-    tile += scene * SIDE * SIDE
-    row = tile * places + place
-    solids = np.zeros((len(first) * SIDE * SIDE, places), dtype=np.int64)
-    solids.reshape(-1)[row] = solid
-
-    def of_kind(kind: Kind) -> KindInTiles:
-        mine = world.kind[solid] == kind
-        columns = world.number[solid[mine]], solid[mine], tile[mine], row[mine]
-        return KindInTiles(kind, *torch.from_numpy(np.stack(columns)).to(device))
-
-    kinds = [kind for kind in Kind if kind != Kind.SKY and mask[world.kind == kind].any()]
-    return InTiles(places, torch.from_numpy(solids).to(device), [of_kind(kind) for kind in kinds])
