@@ -9,7 +9,7 @@ and rows are received and sent. The round's time includes moving models to the G
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
@@ -25,8 +25,9 @@ from fedhca2.experiment.build import build_clients
 from fedhca2.federation.guard import Guard
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.server import Deliveries, Server
-from fedhca2.messages import Order
+from fedhca2.messages import Order, Reply
 
+GPU = torch.device("cuda", 0)
 STEPS = 30
 VALIDATION = 5105
 FIRST_STEPS = "--first-steps"
@@ -42,11 +43,6 @@ def seconds(work: Any) -> float:
     return perf_counter() - began
 
 
-def batches(client: Client) -> Any:
-    """Load an epoch of the client's batches on the GPU."""
-    return client.batches(epoch=0)
-
-
 def title(client: Client) -> str:
     """Name a client's kind for a row."""
     tasks = client.data.train.tasks
@@ -56,7 +52,7 @@ def title(client: Client) -> str:
 def plain_row(client: Client) -> Row:
     """Measure a plain PyTorch step."""
     with on_device(client):
-        learner, batch = client.personal, next(iter(batches(client)))
+        learner, batch = client.personal, next(client.batches(0))
         set_mode(learner.model, frozenset())
 
         def steps() -> None:
@@ -67,12 +63,16 @@ def plain_row(client: Client) -> Row:
         return Row(f"plain step, {title(client)}", 100 * seconds(steps), "ms")
 
 
+def clients_at(slot: DeviceSlot, setting: Experiment) -> list[Client]:
+    """Build the clients of an experiment."""
+    data = open_data(setting)
+    return build_clients(setting, data, assign_shards(setting, data), slot)
+
+
 def built(settings: list[str]) -> tuple[Experiment, list[Client]]:
     """Build the clients, with images."""
     setting = Experiment.load("scenes_full", settings)
-    data = open_data(setting)
-    place = DeviceSlot(torch.device("cuda", 0), "compiled")
-    clients = build_clients(setting, data, assign_shards(setting, data), place)
+    clients = clients_at(DeviceSlot(GPU, "compiled"), setting)
     for client in clients:
         client.data.train.data.load(0, client.data.train.tasks)
     return setting, clients
@@ -85,7 +85,7 @@ def first_steps(setting: Experiment, clients: list[Client]) -> float:
     for client in clients:
         assert client.device_slot.captures is not None
         with on_device(client):
-            client.device_slot.captures.step(client.personal, next(iter(batches(client))), LocalTerms())
+            client.device_slot.captures.step(client.personal, next(client.batches(0)), LocalTerms())
     torch.cuda.synchronize()
     return perf_counter() - began
 
@@ -101,7 +101,7 @@ def pure_step(client: Client) -> float:
     """Return the seconds of a captured step on a batch that is already loaded."""
     assert client.device_slot.captures is not None
     with on_device(client):
-        batch = next(iter(batches(client)))
+        batch = next(client.batches(0))
         step = client.device_slot.captures.step(client.personal, batch, LocalTerms())
 
         def steps() -> None:
@@ -112,13 +112,13 @@ def pure_step(client: Client) -> float:
         return seconds(steps) / STEPS
 
 
-def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float]) -> Iterator[Row]:
-    """Measure the second round, whose orders carry the rows that the server mixed in the first."""
-    fleet = InProcess(clients)
+def rounds(setting: Experiment, fleet: InProcess, count: int) -> Iterator[tuple[Mapping[str, Reply], float, float]]:
+    """Do some rounds; yields the replies of each, and the seconds of training and of the server's step."""
     server = Server(setting.resolved_method, fleet.profiles.values())
     state = server.start()
-    deliveries: Deliveries = {client.name: {} for client in clients}
-    for number in range(2):
+    deliveries: Deliveries = {name: {} for name in fleet.profiles}
+    for number in range(count):
+        torch.cuda.synchronize()
         began = perf_counter()
         uploads = setting.resolved_method.uploads(number)
         orders = {name: Order(number, rows, upload=uploads) for name, rows in deliveries.items()}
@@ -126,13 +126,18 @@ def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float
         trained = perf_counter()
         state, deliveries, record = Guard(server).step(state, replies.values())
         torch.cuda.synchronize()
-        ended = perf_counter()
         assert not record.refused
+        yield replies, trained - began, perf_counter() - trained
+
+
+def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float]) -> Iterator[Row]:
+    """Measure the second round, whose orders carry the rows that the server mixed in the first."""
+    *_, (replies, trained, served) = rounds(setting, InProcess(clients), 2)
     for client in clients:
         share = pure[client.name] * client.data.steps / replies[client.name].seconds
         yield Row(f"input, {title(client)}", share, "of the step's speed", at_least=0.95)
-    yield Row("server's step in a round", 1000 * (ended - trained), "ms")
-    yield Row("a round of scenario 1 without evaluation", ended - began, "s", at_most=19.0)
+    yield Row("server's step in a round", 1000 * served, "ms")
+    yield Row("a round of scenario 1 without evaluation", trained + served, "s", at_most=19.0)
     yield Row("peak memory of the GPU", torch.cuda.max_memory_allocated() / 2**30, "GiB")
 
 

@@ -23,9 +23,8 @@ from torch.profiler import ProfilerActivity, profile
 from fedhca2.clients import DeviceSlot, on_device
 from fedhca2.clients.training import PLAIN, Learner, set_mode, take_step
 from fedhca2.data.batches import Batch
-from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import build_clients
-from gpu import seconds
+from fedhca2.experiment import Experiment
+from gpu import GPU, clients_at, seconds
 
 STEPS = 20
 SHOWN = 30
@@ -88,15 +87,14 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 def rows_of(setting: Experiment, at_most: float | None = None) -> Iterator[Row]:
     """Yield every row of an experiment's first client as it is measured."""
-    data = open_data(setting)
-    place = DeviceSlot(torch.device("cuda", 0), "captured" if setting.training.step == "captured" else "compiled")
-    client = build_clients(setting, data, assign_shards(setting, data), place)[0]
-    assert place.captures is not None
+    slot = DeviceSlot(GPU, "captured" if setting.training.step == "captured" else "compiled")
+    client = clients_at(slot, setting)[0]
+    assert slot.captures is not None
     with on_device(client):
         set_mode(client.personal.model, PLAIN.frozen)
         batch = next(client.batches(0))
         least = step_bytes(client.personal, batch) / copy_rate()
-        step = place.captures.step(client.personal, batch, PLAIN)
+        step = slot.captures.step(client.personal, batch, PLAIN)
 
         def steps() -> None:
             for _ in range(STEPS):

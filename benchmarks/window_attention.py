@@ -22,12 +22,11 @@ from torch.testing import assert_close
 
 from fedhca2.clients import DeviceSlot
 from fedhca2.compiling import SETTINGS
-from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment import Experiment
 from fedhca2.models import fast
 from fedhca2.models.fast import AlignedAttention, FusedAttention
 from fedhca2.models.window_attention import BACKWARD, FORWARD, side, window_attention, window_attention_backward
-from gpu import FEW, pure_step, title
+from gpu import FEW, GPU, clients_at, pure_step, title
 
 LAUNCHES = {  # that `--launch` tries
     "forwards": (FORWARD, list(product((264, 528, 1024, 2048), (4, 8), (1, 2, 3), (None,)))),
@@ -130,13 +129,9 @@ def launch_rows() -> Iterator[Row]:
 
 def step_rows() -> Iterator[Row]:
     """Measure a whole step of Swin-T at full size, both ways."""
-    setting = Experiment.load("scenes_full", FEW)
-    data = open_data(setting)
-    shards = assign_shards(setting, data)
     for kind in (AlignedAttention, FusedAttention):
         fast.FusedAttention = kind  # type: ignore[assignment, misc]
-        place = DeviceSlot(torch.device("cuda", 0), "compiled")
-        client = build_clients(setting, data, shards, place)[0]
+        client = clients_at(DeviceSlot(GPU, "compiled"), Experiment.load("scenes_full", FEW))[0]
         yield Row(f"step, {title(client)}, {kind.__name__}", 1000 * pure_step(client), "ms")
     fast.FusedAttention = FusedAttention  # type: ignore[misc]
 

@@ -99,7 +99,7 @@ class Mixing:
         blends: list[Blend | Combined] = []
         for blend in self.blends:
             if isinstance(blend, Combined):
-                blends.append(replace(blend, function=_shortened(blend.function, factors)))
+                blends.append(replace(blend, function=_scale_rows(blend.function, factors)))
                 continue
             weights = blend.weights.double() * torch.tensor(factors, dtype=torch.float64)
             if self.base == "nothing":
@@ -126,7 +126,7 @@ class Mixing:
         return Mixing("nothing", (Blend(weights, (0,) * members),))
 
 
-def _shortened(function: Callable[[Tensor], Tensor], factors: Sequence[float]) -> Callable[[Tensor], Tensor]:
+def _scale_rows(function: Callable[[Tensor], Tensor], factors: Sequence[float]) -> Callable[[Tensor], Tensor]:
     """The function of rows that were multiplied by these factors."""
     return lambda block: function(block * torch.tensor(factors, dtype=block.dtype, device=block.device)[:, None])
 

@@ -24,7 +24,7 @@ def mixing_of(
     aggregator: Aggregator, part: Part, products: Tensor, members: Sequence[Member], layout: Layout
 ) -> Mixing:
     """Ask the aggregator of a part for its mixing; raises UserError if that is not usable, or if a user's own fails."""
-    with _explained(aggregator, part, "expected a Mixing"):
+    with _explain(aggregator, part, "expected a Mixing"):
         mixing = aggregator.mixing(products, members, layout)
     try:
         _check_mixing(mixing, len(members), len(layout.names))
@@ -33,13 +33,13 @@ def mixing_of(
                 "first_weights(): expected values of learned weights, since a Blend has hyper=True, got none"
             )
     except ValueError as error:
-        raise UserError(f"method.{part}", f"{_shown(aggregator)}: {error}") from error
+        raise UserError(f"method.{part}", f"{_name(aggregator)}: {error}") from error
     return mixing
 
 
 def mixed_rows(aggregator: Aggregator, part: Part, rows: Rows, mixing: Mixing) -> list[list[Tensor]]:
     """The rows of every blend; raises UserError if a user's own function fails, or if its answer does not fit."""
-    with _explained(aggregator, part, "expected combined rows"):
+    with _explain(aggregator, part, "expected combined rows"):
         return [
             rows.mix(blend.weights) if isinstance(blend, Blend) else rows.combine(blend.function, max(blend.gets) + 1)
             for blend in mixing.blends
@@ -59,7 +59,7 @@ def renewed_rows(
         return torch.cat(aggregator.renew(block[:count], block[count:]))
 
     rows = Rows.unnamed([*mixed, *(row.to(mixed[0].device) for row in kept)])
-    with _explained(aggregator, part, f"renew(): expected {count} rows for members, and {keeps} to keep"):
+    with _explain(aggregator, part, f"renew(): expected {count} rows for members, and {keeps} to keep"):
         made = rows.combine(renew, count + keeps)
     return made[:count], made[count:]
 
@@ -73,33 +73,33 @@ def try_aggregator(aggregator: Aggregator, part: Part, members: Sequence[Member]
     if not _is_users(aggregator):
         return
     tried = aggregator.model_copy(deep=True)  # whatever it keeps of random rows is no part of the run
-    first, second = (_tried(tried, part, members, layout) for _ in range(2))
+    first, second = (_try(tried, part, members, layout) for _ in range(2))
     if not all(map(torch.equal, first, second)):
         advice = "Mixing.keeps is what lasts, with one number for each member, and rows that `renew` keeps"
         what = "gave two mixtures of the same rows, so a resumed run will differ from one without a break"
-        log.warning("method.%s: %s: %s; %s", part, _shown(tried), what, advice)
+        log.warning("method.%s: %s: %s; %s", part, _name(tried), what, advice)
 
 
-def _tried(aggregator: Aggregator, part: Part, members: Sequence[Member], layout: Layout) -> list[Tensor]:
+def _try(aggregator: Aggregator, part: Part, members: Sequence[Member], layout: Layout) -> list[Tensor]:
     """The weights of blends of random rows, and the rows that functions make, after all checks."""
     random = torch.Generator().manual_seed(0)
     rows = Rows.unnamed(list(torch.randn(len(members), 2 * len(members), generator=random)))
-    with _explained(aggregator, part, "products(): expected a Tensor"):
+    with _explain(aggregator, part, "products(): expected a Tensor"):
         products = aggregator.products(rows, 0).clone()
     if aggregator.measure != "nothing" and not aggregator.whole:
         products = products.expand(len(layout.names), -1, -1)
     mixing = mixing_of(aggregator, part, products, members, layout)
-    made = _made(aggregator, part, rows, mixing)
-    half = _made(aggregator, part, Rows.unnamed([row[: len(members)] for row in rows.data]), mixing)
+    made = _make_rows(aggregator, part, rows, mixing)
+    half = _make_rows(aggregator, part, Rows.unnamed([row[: len(members)] for row in rows.data]), mixing)
     if not made.isfinite().all():
-        raise UserError(f"method.{part}", f"{_shown(aggregator)}: expected finite rows, got NaN or infinite values")
+        raise UserError(f"method.{part}", f"{_name(aggregator)}: expected finite rows, got NaN or infinite values")
     if not torch.allclose(made[:, : len(members)], half, rtol=1e-5):
         wanted = "expected every column to be made from itself alone, got others with half of the columns"
-        raise UserError(f"method.{part}", f"{_shown(aggregator)}: {wanted}")
+        raise UserError(f"method.{part}", f"{_name(aggregator)}: {wanted}")
     return [*(blend.weights for blend in mixing.sums), made]
 
 
-def _made(aggregator: Aggregator, part: Part, rows: Rows, mixing: Mixing) -> Tensor:
+def _make_rows(aggregator: Aggregator, part: Part, rows: Rows, mixing: Mixing) -> Tensor:
     """The rows that functions of an aggregator make in two rounds, [M, n]; none if it has no functions."""
     functions = Mixing(mixing.base, tuple(blend for blend in mixing.blends if isinstance(blend, Combined)))
     made = [row for combined in mixed_rows(aggregator, part, rows, functions) for row in combined]
@@ -120,18 +120,18 @@ def is_shared(aggregator: Aggregator, part: Part, members: Sequence[Member], lay
     return weighted or len(mixing.sums) < len(mixing.blends)
 
 
-def _explained(aggregator: Aggregator, part: Part, expected: str) -> AbstractContextManager[None]:
+def _explain(aggregator: Aggregator, part: Part, expected: str) -> AbstractContextManager[None]:
     """Raise whatever a user's own aggregator raises as a UserError of one line."""
     if not _is_users(aggregator):
         return nullcontext()
-    return explain_errors(f"method.{part}", f"{_shown(aggregator)}: {expected}")
+    return explain_errors(f"method.{part}", f"{_name(aggregator)}: {expected}")
 
 
 def _is_users(aggregator: Aggregator) -> bool:
     return not type(aggregator).__module__.startswith("fedhca2.")
 
 
-def _shown(aggregator: Aggregator) -> str:
+def _name(aggregator: Aggregator) -> str:
     """The name of an aggregator's class, with its file or module."""
     kind = type(aggregator)
     return f"{kind.__name__} of {Path(kind.__module__).name}"

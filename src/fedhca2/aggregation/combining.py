@@ -83,12 +83,12 @@ class TrimmedMean(Combiner):
         return trimmed_mean(block, self.hostile)
 
 
-def ties_merged(block: Tensor, thresholds: Tensor) -> Tensor:
+def merge_ties(block: Tensor, thresholds: Tensor) -> Tensor:
     """The mean of the values that are large enough and have the sign of their sum, [1, n] (Yadav et al. 2023).
 
     :param thresholds: the least absolute value that counts, for each row.
 
-    >>> ties_merged(torch.tensor([[3.0, 1.0, 2.0], [1.0, -4.0, 0.5]]), torch.tensor([1.0, 1.0]))
+    >>> merge_ties(torch.tensor([[3.0, 1.0, 2.0], [1.0, -4.0, 0.5]]), torch.tensor([1.0, 1.0]))
     tensor([[ 2., -4.,  2.]])
     """
     large = block * (block.abs() >= thresholds[:, None])
@@ -109,15 +109,15 @@ class TiesMerging(Combiner):
 
     def combine(self, block: Tensor, members: Sequence[Member], measured: Tensor) -> Tensor:
         """One row."""
-        return self.rate * ties_merged(block, measured)
+        return self.rate * merge_ties(block, measured)
 
 
-def emr_masked(block: Tensor) -> Tensor:
+def mask_by_sign(block: Tensor) -> Tensor:
     """The elected update where a row has its sign, and 0 elsewhere, for each row: [N, n] (Huang et al. 2024).
 
     Elected are the sign of the sum, and the largest absolute value among those with this sign.
 
-    >>> emr_masked(torch.tensor([[3.0, -1.0], [1.0, -2.0], [-1.0, 4.0]]))
+    >>> mask_by_sign(torch.tensor([[3.0, -1.0], [1.0, -2.0], [-1.0, 4.0]]))
     tensor([[3., 0.],
             [3., 0.],
             [0., 4.]])
@@ -134,12 +134,12 @@ class EmrMerging(Combiner):
 
     def measured(self, rows: "Rows") -> Tensor:
         """Every row's scale: the sum of its own absolute values over that of its masked update."""
-        own, masked = rows.sums(lambda block: torch.stack([block, emr_masked(block)]).abs().sum(dim=2))
+        own, masked = rows.sums(lambda block: torch.stack([block, mask_by_sign(block)]).abs().sum(dim=2))
         return torch.where(masked > 0, own / masked, torch.zeros_like(own))
 
     def combine(self, block: Tensor, members: Sequence[Member], measured: Tensor) -> Tensor:
         """One row for each member."""
-        return emr_masked(block) * measured[:, None]
+        return mask_by_sign(block) * measured[:, None]
 
     def gets(self, members: Sequence[Member]) -> tuple[int, ...]:
         """Each its own."""

@@ -78,7 +78,7 @@ class CommonUpdate(Aggregator):
         gram = products.sum(dim=0)
         means, gets = group_weights([member.group for member in members])
         weights = self._weights(means @ gram @ means.T) @ means if self.across == "groups" else self._weights(gram)
-        weights, kept = self._averaged(weights, members)
+        weights, kept = self._average(weights, members)
         added = Blend((self._scale(weights, gram) * weights)[None], (0,) * len(members), hyper=self.learns)
         if not self.learns:
             return Mixing("start", (added,), keeps=kept)
@@ -86,7 +86,7 @@ class CommonUpdate(Aggregator):
             return Mixing("trained", (added,), keeps=kept)
         return Mixing("start", (Blend(means, gets), added), keeps=kept)
 
-    def _averaged(self, weights: Tensor, members: Sequence[Member]) -> tuple[Tensor, tuple[float, ...]]:
+    def _average(self, weights: Tensor, members: Sequence[Member]) -> tuple[Tensor, tuple[float, ...]]:
         """Average over rounds (CR-MOGM): of N·w, since N differs between rounds. Also returns what to keep."""
         if not self.memory:
             return weights, ()

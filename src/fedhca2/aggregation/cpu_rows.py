@@ -174,7 +174,7 @@ class CpuRows(PlainRows):
         def measure(piece: Piece) -> NDArray[np.float64]:
             products = np.zeros((size, size))
             for _, columns, rows, kind in self._blocks(piece, differences):
-                _add_products(_padded(rows, size), columns, kind, np.float64 if exact else kind, products)
+                _add_products(_pad(rows, size), columns, kind, np.float64 if exact else kind, products)
             return products
 
         size = -(-len(self.data) // 3) * 3
@@ -207,7 +207,7 @@ class CpuRows(PlainRows):
 
         def write(piece: Piece) -> None:
             for first, columns, rows, kind in self._blocks(piece):
-                _write_mixed(_padded(rows, size), matrices[piece[0]], columns, kind, targets + 4 * first)
+                _write_mixed(_pad(rows, size), matrices[piece[0]], columns, kind, targets + 4 * first)
 
         size = -(-len(self.data) // 4) * 4
         matrices = np.zeros((*weights.shape[:2], size))
@@ -276,6 +276,6 @@ def _addresses(rows: Sequence[Tensor]) -> Addresses:
     return np.array([row.data_ptr() for row in rows], dtype=np.int64)
 
 
-def _padded(rows: Addresses, size: int) -> Addresses:
+def _pad(rows: Addresses, size: int) -> Addresses:
     """Repeat the last row up to a size."""
     return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows))])

@@ -91,8 +91,8 @@ class PlainRows:
         """Project the rows: [N, size] in float32, and their own squared lengths, [N]."""
         size, columns = projection.size, len(self.data[0])
         first = torch.arange(0, columns, size, device=self.device)[:, None]
-        places = torch.arange(size, device=self.device) - projection.shifts.to(self.device)[:, None]
-        sources = (first + places % size).int()  # of each sum, one column from each block
+        offsets = torch.arange(size, device=self.device) - projection.shifts.to(self.device)[:, None]
+        sources = (first + offsets % size).int()  # of each sum, one column from each block
         there = sources < columns
         sources = sources.where(there, torch.zeros_like(sources)).flatten()
         signs = projection.signs.to(self.device)[sources].view_as(there) * there
@@ -178,7 +178,7 @@ class Rows:
         self.members, self.data = members, data
         self.layout = layout
         self.device = data[0].device
-        self.store = _stored([row.detach() if row.requires_grad else row for row in data], chunk)
+        self.store = _store([row.detach() if row.requires_grad else row for row in data], chunk)
 
     @classmethod
     def unnamed(cls, data: Sequence[Tensor]) -> "Rows":
@@ -245,8 +245,8 @@ class Rows:
         >>> Rows.unnamed([torch.tensor([1.0, -5.0, 2.0, 0.5])]).thresholds(0.5)
         tensor([2.], dtype=torch.float64)
         """
-        place = self.layout.numel - max(1, round(share * self.layout.numel))
-        return torch.stack([_in_order(row, place) for row in self.store.data]).to(self.device)
+        rank = self.layout.numel - max(1, round(share * self.layout.numel))
+        return torch.stack([_in_order(row, rank) for row in self.store.data]).to(self.device)
 
     def norms(self, starts: Sequence[Tensor] = ()) -> Tensor:
         """Lengths of the rows, or their distances from their own `starts`, [N], in float64."""
@@ -273,17 +273,17 @@ class Rows:
         return (0, self.layout.numel) if whole else self.layout.offsets
 
 
-def _in_order(row: Tensor, place: int) -> Tensor:
-    """The absolute value of a row that has this place in order, in float64."""
+def _in_order(row: Tensor, rank: int) -> Tensor:
+    """The absolute value of a row that has this rank, in float64."""
     if row.device.type != "cpu":
-        return row.abs().double().kthvalue(place + 1).values
+        return row.abs().double().kthvalue(rank + 1).values
     absolute = row.abs().float() if row.dtype != torch.float64 else row.abs()
     if isinstance(row, MappedRow):
         row.release()
-    return torch.from_numpy(np.partition(absolute.numpy(), place)[place : place + 1]).double()[0]
+    return torch.from_numpy(np.partition(absolute.numpy(), rank)[rank : rank + 1]).double()[0]
 
 
-def _stored(data: Sequence[Tensor], chunk: int | None) -> PlainRows:
+def _store(data: Sequence[Tensor], chunk: int | None) -> PlainRows:
     if data[0].device.type != "cpu":
         return PlainRows(data, chunk)
     from fedhca2.aggregation.cpu_rows import CpuRows  # numba takes too long to import for a command's help

@@ -80,7 +80,7 @@ def upgrad(gram: Array) -> Array:
     >>> upgrad(np.array([[1.0, -0.5], [-0.5, 1.0]]))
     array([0.75, 0.75])
     """
-    total: Array = np.array([_projected(gram, each) for each in np.eye(len(gram)) / len(gram)]).sum(axis=0)
+    total: Array = np.array([_project(gram, each) for each in np.eye(len(gram)) / len(gram)]).sum(axis=0)
     return total
 
 
@@ -90,7 +90,7 @@ def dualproj(gram: Array) -> Array:
     >>> dualproj(np.array([[1.0, -1.0], [-1.0, 4.0]]))
     array([0.5, 0.5])
     """
-    return _projected(gram, mean(gram))
+    return _project(gram, mean(gram))
 
 
 def imtl_g(gram: Array) -> Array:
@@ -186,7 +186,7 @@ def _newton(gram: Array, target: Array, power: float, x: Array) -> Array:
     return x
 
 
-def _projected(gram: Array, u: Array) -> Array:
+def _project(gram: Array, u: Array) -> Array:
     r"""Weights v of the projection of $\sum u_i \Delta_i$ onto the set without conflicts.
 
     They minimise $v^\top G v$ with $v \ge u$ (Quinton and Rey 2024, Proposition 1). Block pivoting is fast but may not

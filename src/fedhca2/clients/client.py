@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
-from itertools import product
+from itertools import count, product
 from math import ceil, isfinite, nan
 from time import perf_counter
 
@@ -292,7 +292,7 @@ class Client:
         pulled = self._by_parameter(self.exchange.anchors(self.shared.model) if self.objective.pull else {})
         drifts = self._by_parameter(self.exchange.drifts())
         learners = {self.shared, self.personal}
-        steps = _Steps(self.name, self.steps * len(learners), watch)
+        steps = _count(self.name, self.steps * len(learners), watch)
         losses: dict[str, float] = {}
         for epoch, learner, batches in turns:
             shared, own = LocalTerms(epoch.frozen), LocalTerms(epoch.frozen, self.objective.pull, pulled, drifts)
@@ -306,7 +306,7 @@ class Client:
 
     def single_steps(self, round: int, watch: BatchWatch) -> Iterator[dict[str, float]]:
         """Train a round of the personal model, and yield each step's losses: others may take steps in between."""
-        steps = _Steps(self.name, self.steps, watch)
+        steps = _count(self.name, self.steps, watch)
         for epoch, learner, batches in self._turns(round):
             for batch in batches:
                 yield learner.train_epoch([batch], self.rate(epoch), watch=steps, captures=self.device_slot.captures)
@@ -323,12 +323,12 @@ class Client:
 
     def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
         """Train the method's last epochs, of the whole model, with rates from the full learning rate down."""
-        first, count = ceil(self.data.epochs), self.objective.final_epochs
+        first, epochs = ceil(self.data.epochs), self.objective.final_epochs
         schedule = self.training.schedule.model_copy(update={"warmup_epochs": 0, "lag": False})
-        steps = _Steps(self.name, len(self.data.train) * count, watch)
+        steps = _count(self.name, len(self.data.train) * epochs, watch)
         losses: dict[str, float] = {}
-        for epoch in range(count):
-            rate = schedule.rate(epoch, count, self.training.learning_rate)
+        for epoch in range(epochs):
+            rate = schedule.rate(epoch, epochs, self.training.learning_rate)
             batches = self.batches(first + epoch)
             losses = self.personal.train_epoch(batches, rate, watch=steps, captures=self.device_slot.captures)
         self.personal.end_round()
@@ -340,12 +340,7 @@ class Client:
         return [(slot_prefix(slot) + name, piece) for slot, pieces in tensors.items() for name, piece in pieces.items()]
 
 
-class _Steps:
-    """Counts batches for a watcher."""
-
-    def __init__(self, client: str, total: int, watch: BatchWatch) -> None:
-        self.client, self.total, self.watch, self.done = client, total, watch, 0
-
-    def __call__(self, loss: Tensor) -> None:
-        self.done += 1
-        self.watch(self.client, self.done, self.total, loss)
+def _count(client: str, total: int, watch: BatchWatch) -> Callable[[Tensor], None]:
+    """Tell a watcher about every batch with its number, from 1."""
+    numbers = count(1)
+    return lambda loss: watch(client, next(numbers), total, loss)

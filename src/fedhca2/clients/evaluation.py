@@ -96,9 +96,9 @@ class BestModel:
 
     def load_into(self, model: MultiTaskModel) -> None:
         """Give a model the best values; it keeps its own if there are none."""
-        held = model.state_dict(keep_vars=True)
+        own = model.state_dict(keep_vars=True)
         if self.tensors:
-            copy_values(list(held.values()), [self.tensors[f"best/{name}"].to(held[name].device) for name in held])
+            copy_values(list(own.values()), [self.tensors[f"best/{name}"].to(own[name].device) for name in own])
 
 
 @torch.inference_mode()
@@ -244,7 +244,7 @@ def sample_predictions(client: "Client", when: str) -> Arrays:
 
 
 def _compact(prediction: Tensor) -> Tensor:
-    """Numbers of classes in two bytes instead of eight: they are held until the run ends."""
+    """Numbers of classes in two bytes instead of eight: they stay in memory until the run ends."""
     return prediction.cpu() if prediction.is_floating_point() else prediction.to("cpu", torch.int16)
 
 

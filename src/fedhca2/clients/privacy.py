@@ -121,8 +121,8 @@ def noise_for(wanted: float, updates: int, delta: float = DELTA) -> float:
     6.003
     """
     least = sqrt(updates) * _noise_of_one(wanted, delta)
-    place = 10.0 ** (floor(log10(least)) - 3)
-    return float(f"{ceil(least / place) * place:.4g}")
+    unit = 10.0 ** (floor(log10(least)) - 3)
+    return float(f"{ceil(least / unit) * unit:.4g}")
 
 
 def updates_for(wanted: float, noise: float, delta: float = DELTA) -> int:
@@ -185,13 +185,15 @@ def privatise(updates: Mapping[Slot, Tensor], privacy: Privacy, key: bytes, roun
         return dict(updates)
     if privacy.noise:
         rows = dict(sorted(updates.items()))
-        return _noised(rows, privacy, scale_within(privacy.clip, rows.values()), key, round)
+        return _add_noise(rows, privacy, scale_within(privacy.clip, rows.values()), key, round)
     norm = float(torch.stack([update.double().norm() for update in updates.values()]).norm())
     scale = min(1.0, privacy.clip / norm) if norm else 1.0
     return {slot: update * scale for slot, update in updates.items()}
 
 
-def _noised(rows: Mapping[Slot, Tensor], privacy: Privacy, scale: float, key: bytes, round: int) -> dict[Slot, Tensor]:
+def _add_noise(
+    rows: Mapping[Slot, Tensor], privacy: Privacy, scale: float, key: bytes, round: int
+) -> dict[Slot, Tensor]:
     """The scaled update in whole steps of a lattice that does not depend on data, plus whole steps of noise.
 
     The noise depends on the key, the round and these steps. So an update gets the same noise whenever it is sent again,

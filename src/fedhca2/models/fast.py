@@ -25,7 +25,7 @@ class TabledAttention(WindowAttention):
     relative_position_index: Tensor
 
     def _get_rel_pos_bias(self) -> Tensor:
-        """The bias [1, heads, places, places] of each pair of places, by their offset."""
+        """The bias [1, heads, positions, positions] of each pair of positions, by their offset."""
         if torch.compiler.is_compiling():  # torch keeps no compiled code with functions of one's own
             return super()._get_rel_pos_bias()
         table, index = self.relative_position_bias_table, self.relative_position_index
@@ -35,7 +35,7 @@ class TabledAttention(WindowAttention):
 
 @constant
 def _pairs_of_offset(index: Tensor, offsets: int) -> Tensor:
-    """Which pairs of places [offsets, pairs] have each offset."""
+    """Which pairs of positions [offsets, pairs] have each offset."""
     return (index.view(-1) == torch.arange(offsets, device=index.device)[:, None]).float()
 
 
@@ -58,11 +58,11 @@ class AlignedAttention(TabledAttention):
     """This attention with windows padded to a multiple of 8: 7×7 windows have 49 positions, which is slow."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attention within windows [windows, places, channels]; `mask` is [windows of an image, places, places]."""
-        windows, places, _ = x.shape
-        missing = -places % ALIGNMENT
-        padded = places + missing
-        q, k, v = self.qkv(x).reshape(windows, places, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        """Attend within windows [W, positions, channels]; `mask` is [windows of an image, positions, positions]."""
+        windows, positions, _ = x.shape
+        missing = -positions % ALIGNMENT
+        padded = positions + missing
+        q, k, v = self.qkv(x).reshape(windows, positions, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         q, k, v = (functional.pad(each, (0, 0, 0, missing)) for each in (q * self.scale, k, v))
         bias = self._get_rel_pos_bias()
         if mask is not None:
@@ -70,7 +70,7 @@ class AlignedAttention(TabledAttention):
         bias = functional.pad(functional.pad(bias, (0, missing), value=NEVER), (0, 0, 0, missing))
         scores = (q @ k.transpose(-2, -1)).view(-1, *bias.shape) + bias
         attention = scores.softmax(dim=-1).to(v.dtype).view(windows, self.num_heads, padded, padded)
-        attended: Tensor = (attention @ v)[:, :, :places].transpose(1, 2).reshape(windows, places, -1)
+        attended: Tensor = (attention @ v)[:, :, :positions].transpose(1, 2).reshape(windows, positions, -1)
         return self.proj_drop(self.proj(attended))  # type: ignore[no-any-return]
 
 
@@ -78,7 +78,7 @@ class FusedAttention(TabledAttention):
     """This attention with one kernel between the projections."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attention within windows [windows, places, channels]; `mask` is [windows of an image, places, places]."""
+        """Attend within windows [W, positions, channels]; `mask` is [windows of an image, positions, positions]."""
         from fedhca2.models.window_attention import side, window_attention
 
         missing = side(x.shape[1]) - x.shape[1]

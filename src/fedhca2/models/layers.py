@@ -85,8 +85,8 @@ def interpolation(
             [0.2500, 0.7500],
             [0.0000, 1.0000]])
     """
-    place = (torch.arange(target, device=device) + 0.5) * (step or length / target) - 0.5
-    distance = place.clamp(0, length - 1)[:, None] - torch.arange(length, device=device)
+    centres = (torch.arange(target, device=device) + 0.5) * (step or length / target) - 0.5
+    distance = centres.clamp(0, length - 1)[:, None] - torch.arange(length, device=device)
     return (1 - distance.abs()).clamp(min=0).to(dtype)
 
 

@@ -299,7 +299,7 @@ def build_interaction(config: ModelConfig, tasks: Sequence[str], width: int) -> 
 
 
 class TaskAttention(nn.Module):
-    """Places of all tasks' maps, averaged to the encoder's coarsest stride, attend to each other.
+    """Positions of all tasks' maps, averaged to the encoder's coarsest stride, attend to each other.
 
     What they gather is projected, upsampled and added. The projection starts at zero, so the model starts as without.
     """
@@ -323,7 +323,7 @@ class TaskAttention(nn.Module):
             raise ValueError(f"expected maps [B, width, H, W] of all tasks, got {tuple(maps[self.tasks[0]].shape)}")
         coarse = self.pool(stacked.flatten(0, 1))
         tokens = self.norm(coarse.flatten(2).transpose(1, 2)).unflatten(0, stacked.shape[:2])
-        tokens = (tokens + self.names.weight[:, None]).flatten(1, 2)  # [B, tasks × places, width]
+        tokens = (tokens + self.names.weight[:, None]).flatten(1, 2)  # [B, tasks × positions, width]
         q, k, v = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         gathered = self.project(attended).reshape(*coarse.shape[:1], -1, coarse.shape[1]).transpose(1, 2)

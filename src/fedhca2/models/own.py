@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def make(name: str, part: Part, *given: Any) -> nn.Module:
     """Make a part from its class with its settings after what it is `given`; raises ValueError if that fails."""
     made_by = load(part.kind, "a class of torch.nn.Module", _is_module)
-    settings = _checked(f"{name} {part.kind}", part.settings, made_by, len(given))
+    settings = _check_settings(f"{name} {part.kind}", part.settings, made_by, len(given))
     values = ", ".join([*map(repr, given), *(f"{key}={value!r}" for key, value in settings.items())])
     with explain_errors(f"{name} {part.kind}", f"expected to be made with ({values})"):
         made = made_by(*given, **settings)
@@ -37,32 +37,32 @@ def make(name: str, part: Part, *given: Any) -> nn.Module:
     return made  # type: ignore[no-any-return]
 
 
-def _checked(place: str, settings: Mapping[str, Any], made_by: Any, given: int) -> dict[str, Any]:
+def _check_settings(where: str, settings: Mapping[str, Any], made_by: Any, given: int) -> dict[str, Any]:
     """The settings as its class declares them; raises ValueError if one is unknown, missing, or of another type."""
     wanted = parameters(made_by, given)
     if not _takes_any(made_by) and (unknown := [key for key in settings if key not in wanted]):
-        raise ValueError(f"{place}: unknown setting {unknown[0]!r}. {suggest(unknown[0], wanted)}")
+        raise ValueError(f"{where}: unknown setting {unknown[0]!r}. {suggest(unknown[0], wanted)}")
     if missing := [key for key, (_, default) in wanted.items() if default is ... and key not in settings]:
-        raise ValueError(f"{place}: expected a setting {missing[0]!r}, got none")
-    return {key: _typed(f"{place}: {key}", value, wanted.get(key, (Any,))[0]) for key, value in settings.items()}
+        raise ValueError(f"{where}: expected a setting {missing[0]!r}, got none")
+    return {key: _convert(f"{where}: {key}", value, wanted.get(key, (Any,))[0]) for key, value in settings.items()}
 
 
 def _takes_any(made_by: Any) -> bool:
     return any(each.kind == each.VAR_KEYWORD for each in signature(made_by).parameters.values())
 
 
-def _typed(place: str, value: Any, hint: Any) -> Any:
+def _convert(where: str, value: Any, hint: Any) -> Any:
     """The value of a config as a parameter's type, such as a tuple for a list; raises ValueError if it is another."""
     try:
         adapter = TypeAdapter[Any](hint)
     except PydanticUserError:  # a type that no config can hold
         return value
     if has_boolean_for_number(value, hint):
-        raise ValueError(f"{place}: expected a number, got {value!r}")
+        raise ValueError(f"{where}: expected a number, got {value!r}")
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise ValueError(str(list_faults(error, place)[0])) from None
+        raise ValueError(str(list_faults(error, where)[0])) from None
 
 
 def _is_module(value: Any) -> bool:
@@ -83,46 +83,46 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
     wrong = not own and (config.encoder.kind == "mlp") != (config.decoder.kind == "mlp")
     if wrong or (len(shape) != 3 and config.encoder.kind == "timm"):
         found = f"{config.encoder.title} and {config.decoder.kind}"
-        wanted = f"both mlp, or your own classes, for inputs {_listed(shape)}"
+        wanted = f"both mlp, or your own classes, for inputs {_list(shape)}"
         raise ValueError(f"encoder and decoder: expected {wanted}, got {found}")
     model.eval()
     if not own:  # some of timm's take no images of this size
-        _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(1, *shape))
+        _try(f"encoder {config.encoder.title}", model.encoder, torch.zeros(1, *shape))
         return
     encoder, inputs, title = model.encoder, torch.zeros(2, *shape), f"encoder {config.encoder.title}"
     if "encoder" in own and encoder.norms is None:  # its maps themselves, before they are projected
-        _check_maps(config, _tried(title, encoder.body, inputs), encoder.body.channels, shape)  # type: ignore[arg-type]
-    maps = _tried(title, encoder, inputs)
+        _check_maps(config, _try(title, encoder.body, inputs), encoder.body.channels, shape)  # type: ignore[arg-type]
+    maps = _try(title, encoder, inputs)
     if "encoder" in own:
         _check_maps(config, maps, encoder.channels, shape)
     decoded: Mapping[str, Any] = {}
     for task in outputs:
-        features = _tried(f"decoder {config.decoder.kind}", model.decoders[task], maps)
+        features = _try(f"decoder {config.decoder.kind}", model.decoders[task], maps)
         if "decoder" in own and (not _is_float(features) or features.ndim < 2 or features.shape[1] != model.width):
             wanted = f"features [B, {model.width}, …]"
-            raise ValueError(f"decoder {config.decoder.kind}: expected {wanted}, got {_shown(features)}")
+            raise ValueError(f"decoder {config.decoder.kind}: expected {wanted}, got {_show(features)}")
         decoded = {**decoded, task: features}
     if config.interaction and model.interaction is not None:
-        decoded = _exchanged(f"interaction {config.interaction.kind}", model.interaction, decoded)
+        decoded = _try_interaction(f"interaction {config.interaction.kind}", model.interaction, decoded)
     for task, channels in outputs.items():
         head = config.head.kind if config.head else f"of task {task!r}"
-        output = _tried(f"head {head}", model.heads[task], decoded[task])
+        output = _try(f"head {head}", model.heads[task], decoded[task])
         wanted = f"[B, {channels}, H, W]" if model.tasks[task].output == "map" else f"[B, {channels}]"
         if not _is_float(output) or output.ndim != wanted.count(",") + 1 or output.shape[1] != channels:
-            raise ValueError(f"head {head}: expected {wanted}, got {_shown(output)}")
+            raise ValueError(f"head {head}: expected {wanted}, got {_show(output)}")
 
 
-def _exchanged(name: str, interaction: nn.Module, maps: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _try_interaction(name: str, interaction: nn.Module, maps: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The maps after an interaction was tried; raises ValueError unless they have the tasks and shapes from before."""
-    found = _tried(name, interaction, dict(maps))
-    wanted = {task: _shown(each) for task, each in maps.items()}
-    shown = {task: _shown(each) for task, each in found.items()} if isinstance(found, Mapping) else _shown(found)
+    found = _try(name, interaction, dict(maps))
+    wanted = {task: _show(each) for task, each in maps.items()}
+    shown = {task: _show(each) for task, each in found.items()} if isinstance(found, Mapping) else _show(found)
     if shown != wanted:
         raise ValueError(f"{name}: expected maps {wanted}, got {shown}")
     return found  # type: ignore[no-any-return]
 
 
-def _tried(name: str, module: nn.Module, *inputs: Any) -> Any:
+def _try(name: str, module: nn.Module, *inputs: Any) -> Any:
     with explain_errors(name, "expected to accept what it gets"):
         return module(*inputs)
 
@@ -136,10 +136,8 @@ def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: 
     listed = isinstance(maps, Sequence) and all(map(_is_float, maps))
     shapes = [tuple(each.shape) for each in maps] if listed else []
     if [each[: len(wanted[0])] for each in shapes] != wanted or (len(shape) == 3 and len(shapes) != len(channels)):
-        shown = (
-            ", ".join(map(_shown, maps)) if listed else f"a tensor {_shown(maps)}" if _is_float(maps) else _shown(maps)
-        )
-        needed = ", ".join(_listed(each) + ("" if len(each) > 2 else "×…") for each in wanted)
+        shown = ", ".join(map(_show, maps)) if listed else f"a tensor {_show(maps)}" if _is_float(maps) else _show(maps)
+        needed = ", ".join(_list(each) + ("" if len(each) > 2 else "×…") for each in wanted)
         raise ValueError(f"encoder {config.encoder.kind}: expected a list of maps {needed}, got {shown}")
 
 
@@ -147,11 +145,11 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _listed(shape: Sequence[int]) -> str:
+def _list(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape))
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     if isinstance(value, Tensor):
-        return _listed(value.shape) + ("" if value.is_floating_point() else f" of {value.dtype}")
+        return _list(value.shape) + ("" if value.is_floating_point() else f" of {value.dtype}")
     return type(value).__name__

@@ -29,7 +29,7 @@ def load_weights(encoder: nn.Module, name: str, source: str) -> None:
     tensors = read_weights(name, source)
     own = encoder.state_dict()
     if not set(own) <= set(tensors):
-        tensors = _renamed(tensors, own)
+        tensors = _rename(tensors, own)
     wrong = [key for key, value in own.items() if key not in tensors or tensors[key].shape != value.shape]
     if wrong:
         shape = f"of shape {tuple(tensors[wrong[0]].shape)}" if wrong[0] in tensors else "missing"
@@ -38,7 +38,7 @@ def load_weights(encoder: nn.Module, name: str, source: str) -> None:
     encoder.load_state_dict({key: tensors[key].to(value.dtype) for key, value in own.items()})
 
 
-def _renamed(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _rename(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     converted = to_timm(tensors)
     ours = {}
     for key, value in own.items():

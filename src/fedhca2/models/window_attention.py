@@ -31,23 +31,23 @@ FORWARD, BACKWARD = Launch(1024, 4, 2), Launch(512, 4, 2)  # the fastest that we
 def _shares(q, k, bias, mask, window, windows, scale, masked: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     scores = scale * tl.dot(q, tl.trans(k), input_precision="ieee") + bias
     if masked:
-        places = tl.arange(0, SIZE)
-        scores += tl.load(mask + (window % windows) * SIZE * SIZE + places[:, None] * SIZE + places[None, :])
+        positions = tl.arange(0, SIZE)
+        scores += tl.load(mask + (window % windows) * SIZE * SIZE + positions[:, None] * SIZE + positions[None, :])
     shares = tl.exp(scores - tl.max(scores, axis=1)[:, None])
     return shares / tl.sum(shares, axis=1)[:, None]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward_kernel(  # type: ignore[no-untyped-def]
-    qkv, bias, mask, out, scale, windows, places, count, heads,
+    qkv, bias, mask, out, scale, windows, positions, count, heads,
     masked: tl.constexpr, DEPTH: tl.constexpr, SIZE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     program, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows, depth = tl.arange(0, SIZE), tl.arange(0, DEPTH)
-    there = (rows < places)[:, None]
+    there = (rows < positions)[:, None]
     own = tl.load(bias + (head * SIZE + rows[:, None]) * SIZE + rows[None, :])
     for window in tl.range(program, count, tl.num_programs(0), num_stages=STAGES):
-        at = (window * places + rows)[:, None] * heads
+        at = (window * positions + rows)[:, None] * heads
         first = qkv + (3 * at + head) * DEPTH + depth[None, :]
         q = tl.load(first, mask=there, other=0)
         k = tl.load(first + heads * DEPTH, mask=there, other=0)
@@ -59,16 +59,16 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _backward_kernel(  # type: ignore[no-untyped-def]
-    qkv, bias, mask, gradient, to_qkv, to_bias, scale, windows, places, count, heads,
+    qkv, bias, mask, gradient, to_qkv, to_bias, scale, windows, positions, count, heads,
     masked: tl.constexpr, DEPTH: tl.constexpr, SIZE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     program, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows, depth = tl.arange(0, SIZE), tl.arange(0, DEPTH)
-    there = (rows < places)[:, None]
+    there = (rows < positions)[:, None]
     square = rows[:, None] * SIZE + rows[None, :]
     of_bias = tl.zeros((SIZE, SIZE), tl.float32)
     for window in tl.range(program, count, tl.num_programs(0), num_stages=STAGES):
-        at = (window * places + rows)[:, None] * heads
+        at = (window * positions + rows)[:, None] * heads
         offset = (3 * at + head) * DEPTH + depth[None, :]
         q = tl.load(qkv + offset, mask=there, other=0)
         k = tl.load(qkv + offset + heads * DEPTH, mask=there, other=0)
@@ -89,25 +89,26 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
     tl.store(to_bias + (program * heads + head) * SIZE * SIZE + square, of_bias)
 
 
-def side(places: int) -> int:
-    """The rows and columns of a bias for windows of this many places: a power of two.
+def side(positions: int) -> int:
+    """The rows and columns of a bias for windows of this many positions: a power of two.
 
     >>> side(49), side(9)
     (64, 16)
     """
-    return max(16, 1 << (places - 1).bit_length())
+    return max(16, 1 << (positions - 1).bit_length())
 
 
 @torch.library.custom_op("fedhca2::window_attention", mutates_args=())
 def window_attention(qkv: Tensor, bias: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """Attend within windows: [W, P, C] of qkv [W, P, 3·C], a bias [heads, S, S] and a mask [W of an image, S, S].
 
-    S is a power of two; the bias of places that do not exist is so low that nobody attends to them.
+    S is a power of two; the bias of positions that do not exist is so low that nobody attends to them.
     """
-    (count, places, width), (heads, size, _) = qkv.shape, bias.shape
-    out = qkv.new_empty(count, places, width // 3)
+    (count, positions, width), (heads, size, _) = qkv.shape, bias.shape
+    out = qkv.new_empty(count, positions, width // 3)
     _forward_kernel[(_programs(FORWARD, count, heads), heads)](
-        qkv.contiguous(), bias.contiguous(), mask, out, scale, 1 if mask is None else len(mask), places, count, heads,
+        qkv.contiguous(), bias.contiguous(), mask, out, scale,
+        1 if mask is None else len(mask), positions, count, heads,
         masked=mask is not None, DEPTH=width // 3 // heads, SIZE=size, STAGES=FORWARD.stages,
         num_warps=FORWARD.warps, maxnreg=FORWARD.registers,
     )  # fmt: skip
@@ -116,8 +117,8 @@ def window_attention(qkv: Tensor, bias: Tensor, mask: Tensor | None, scale: floa
 
 @window_attention.register_fake
 def _(qkv: Tensor, bias: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    count, places, width = qkv.shape
-    return qkv.new_empty(count, places, width // 3)
+    count, positions, width = qkv.shape
+    return qkv.new_empty(count, positions, width // 3)
 
 
 @torch.library.custom_op("fedhca2::window_attention_backward", mutates_args=())
@@ -125,12 +126,12 @@ def window_attention_backward(
     gradient: Tensor, qkv: Tensor, bias: Tensor, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """The gradients of qkv and of the bias."""
-    (count, places, width), (heads, size, _) = qkv.shape, bias.shape
+    (count, positions, width), (heads, size, _) = qkv.shape, bias.shape
     programs = _programs(BACKWARD, count, heads)
     of_qkv, of_bias = torch.empty_like(qkv), bias.new_empty(programs, *bias.shape)
     _backward_kernel[(programs, heads)](
         qkv.contiguous(), bias.contiguous(), mask, gradient.contiguous(), of_qkv, of_bias, scale,
-        1 if mask is None else len(mask), places, count, heads,
+        1 if mask is None else len(mask), positions, count, heads,
         masked=mask is not None, DEPTH=width // 3 // heads, SIZE=size, STAGES=BACKWARD.stages,
         num_warps=BACKWARD.warps, maxnreg=BACKWARD.registers,
     )  # fmt: skip

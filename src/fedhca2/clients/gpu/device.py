@@ -122,9 +122,9 @@ class CapturedStep:
         for group, other in zip(self.optimizer.param_groups, learner.optimizer.param_groups, strict=True):
             group["lr"].fill_(other["lr"])
         moments = list(self._moments(learner))
-        known = [(own, held[name]) for own, held, name in moments if name in held]
+        known = [(own, theirs[name]) for own, theirs, name in moments if name in theirs]
         copy_values([own for own, _ in known], [other for _, other in known])
-        if fresh := [own for own, held, name in moments if name not in held]:  # not trained yet
+        if fresh := [own for own, theirs, name in moments if name not in theirs]:  # not trained yet
             torch._foreach_zero_(fresh)
 
     @torch.no_grad()
@@ -132,11 +132,11 @@ class CapturedStep:
         """Copy the values after the steps back to the learner."""
         copy_values([*learner.parameters, *learner.model.buffers()], self.values)
         moments = list(self._moments(learner))
-        known = [(own, held[name]) for own, held, name in moments if name in held]
+        known = [(own, theirs[name]) for own, theirs, name in moments if name in theirs]
         copy_values([other for _, other in known], [own for own, _ in known])
         fresh = [moment for moment in moments if moment[2] not in moment[1]]
-        for copy, (_, held, name) in zip(copy_packed([own for own, _, _ in fresh]), fresh, strict=True):
-            held[name] = copy
+        for copy, (_, theirs, name) in zip(copy_packed([own for own, _, _ in fresh]), fresh, strict=True):
+            theirs[name] = copy
 
     def _moments(self, learner: Learner) -> Iterator[tuple[Tensor, dict[str, Tensor], str]]:
         """The optimiser's tensors: each with the learner's of the same parameter, and its name among them."""
@@ -246,7 +246,7 @@ def on_device(client: "Client") -> Iterator[None]:
             yield
         finally:
             if not was_there and not slot.keeps:
-                _move(client, _pinned)
+                _move(client, _copy_to_pinned)
             torch.cuda.current_stream().synchronize()
             replaced.clear()
 
@@ -268,6 +268,6 @@ def _is_small(tensor: Tensor) -> bool:
     return tensor.nbytes < 2**18 and tensor.is_contiguous()  # copying it costs more than its bytes
 
 
-def _pinned(tensor: Tensor) -> Tensor:
+def _copy_to_pinned(tensor: Tensor) -> Tensor:
     """A copy in pinned memory; it is complete when the stream has reached this point."""
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
