@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedhca2.experiment import Experiment
     from fedhca2.methods import METHODS, Method
     from fedhca2.records import Records
-    from fedhca2.reports.variants import leaderboard
+    from fedhca2.reports.comparison import leaderboard
     from fedhca2.run_folder.result import Result
     from fedhca2.runs import Run, compare, resume, run
     from fedhca2.tasks import TASKS, Task
@@ -51,7 +51,7 @@ _HOMES = {
     "Trained": "deployment",
     "UserError": "errors",
     "compare": "runs",
-    "leaderboard": "reports.variants",
+    "leaderboard": "reports.comparison",
     "resume": "runs",
     "run": "runs",
 }

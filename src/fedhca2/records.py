@@ -16,7 +16,8 @@ MOST_ROWS = 60  # that a notebook shows
 class Records(list[dict[str, Any]]):
     """A table as a list of dictionaries: `pandas.DataFrame(records)`, `polars.DataFrame(records)`, `.to_csv(path)`.
 
-    A notebook shows it as a table.
+    A column has values of one type, since polars takes its type from the first rows: an unknown number is NaN, and no
+    text is "". A notebook shows it as a table.
     """
 
     @property
@@ -25,7 +26,7 @@ class Records(list[dict[str, Any]]):
         return list(self[0]) if self else []
 
     def to_csv(self, path: str | Path | None = None) -> str:
-        """The records as CSV with all digits, and an empty field for None and unknown numbers.
+        """The records as CSV with all digits, and an empty field for unknown numbers.
 
         :param path: a file to write it to as well.
         """
@@ -51,8 +52,8 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _field(value: Any) -> Any:
-    return "" if value is None or (isinstance(value, float) and not isfinite(value)) else value
+    return "" if isinstance(value, float) and not isfinite(value) else value
 
 
 def _shown(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) and isfinite(value) else str(_field(value))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
+from math import nan
 from pathlib import Path
 from typing import Literal
 
@@ -198,14 +199,14 @@ class Run:
     def scores(self) -> Records:
         """A record for each client and task: its main score, that of training alone, and the gain over it in percent.
 
-        `counts` says whether the task counts in Δm.
+        `counts` says whether the task counts in Δm. Unknown numbers are NaN.
         """
         records = Records()
         for one in task_scores(self.result.clients, self.result.baseline, self.files.task_set):
             metric = {"metric": one.ours.metric, "unit": one.ours.unit, "higher_is_better": one.ours.higher_is_better}
             who = {"client": one.client, "kind": self.files.kinds[one.client], "task": one.task, **metric}
-            alone, gain = (one.alone.value, one.gain) if one.alone else (None, None)
-            records.append({**who, "score": one.ours.value, "alone": alone, "gain": gain, "counts": one.ours.counts})
+            score = {"score": one.ours.value, "alone": one.alone.value if one.alone else nan, "gain": one.gain}
+            records.append({**who, **score, "counts": one.ours.counts})
         return records
 
     def history(self) -> Records:
@@ -227,20 +228,15 @@ class Run:
     def weights(self) -> Records:
         """A record for each learned α and β: round, client, part, task, layer from 1, weight.
 
-        α is of the encoder, with no task and no layer; a β is of one layer of a task's decoder.
+        α is of the encoder as a whole, with the task "" and layer 0; a β is of one layer of a task's decoder.
         """
         records = Records()
         for event in self.files.of("weights"):
             for key, values in event["weights"].items():
                 slot = (found := SlotKey.parse(key)).slot
-                who = {
-                    "round": event["round"] + 1,
-                    "client": found.client,
-                    "part": slot.part,
-                    "task": slot.task or None,
-                }
-                layers = [None] if slot.part == "encoder" else range(1, len(values) + 1)
-                records += [{**who, "layer": n, "weight": value} for n, value in zip(layers, values, strict=True)]
+                who = {"round": event["round"] + 1, "client": found.client, "part": slot.part, "task": slot.task}
+                first = 0 if slot.part == "encoder" else 1
+                records += [{**who, "layer": layer, "weight": value} for layer, value in enumerate(values, first)]
         return records
 
     def evaluate(self, split: Scored | None = None, client: str | None = None, thresholds: int = 99) -> Result:

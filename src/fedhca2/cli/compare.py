@@ -26,13 +26,13 @@ from fedhca2.federation.comparison_runs import (
 from fedhca2.federation.parallel_runs import run_in_parallel
 from fedhca2.methods import METHODS, components_of, settings_of
 from fedhca2.reports.comparison import Comparison, group_names
+from fedhca2.reports.comparison import leaderboard as ranked
 from fedhca2.reports.console import ConsoleWatcher, ParallelConsole
 from fedhca2.reports.drawings import RANKS_FILE, SWEEP_FILE, draw_sweep
 from fedhca2.reports.figures.transfer import transfer_sentences
 from fedhca2.reports.layouts import board_table, comparison_table, write_comparison
 from fedhca2.reports.page.write import write_page
 from fedhca2.reports.variants import FREE, variants
-from fedhca2.reports.variants import leaderboard as ranked
 from fedhca2.run_folder.folder import PAGE, comparison_folder, lock_folder, sweep_folder
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.strict_yaml import YamlError, parse_yaml

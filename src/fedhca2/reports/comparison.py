@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite, nan, sqrt
+from math import inf, isfinite, nan, sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtr
@@ -13,8 +16,9 @@ from fedhca2.metrics import relative_gain
 from fedhca2.records import Records
 from fedhca2.reports.variants import changed_settings, variants, without
 from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
+from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import Scored, Scores, across_clients, overall_gain, task_scores
+from fedhca2.run_folder.result import Scored, Scores, across_clients, gains_by_client, overall_gain, task_scores
 from fedhca2.tasks.task import TRIVIAL
 from fedhca2.words import counted, metric_heading
 
@@ -117,9 +121,9 @@ class Comparison:
                 "higher_is_better": column.higher_is_better,
                 "seeds": len(row[column].values),
                 "mean": row[column].mean,
-                "standard_deviation": row[column].deviation,
+                "standard_deviation": nan if row[column].deviation is None else row[column].deviation,
                 "best": self.is_best(method, column),
-                "p_value": self.p_values.get(method) if column == DELTA_M else None,
+                "p_value": self.p_values.get(method, nan) if column == DELTA_M else nan,
             }
             for method, row in self.entries.items()
             for column in self.columns
@@ -191,10 +195,10 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     if not shared:
         raise UserError(str(runs[-1].path), f"expected clients and tasks in common with {runs[0].path}, got none")
     left_out = [column for column in everything if column not in shared]
-    locals_ = [run for run in runs if run.method == LOCAL]
+    alone, compared = [run for run in runs if run.method == LOCAL], shared if left_out else None
     for label, same in rows.items():
         for run in same:
-            values[label][run.settings["seed"]] |= _gains(run, locals_, shared, whole=not left_out)
+            values[label][run.settings["seed"]] |= _gains(run, _scores_alone(run, alone, compared), compared)
     twins = not left_out and any(run.several_of_a_kind for run in runs)
     several = any(len(run.outcome.clients) > 1 for run in runs)
     wanted = (DELTA_M, *[BY_CLIENT] * twins, *(ACROSS if several else ()))
@@ -203,12 +207,12 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
         label: {column: SeedScores({seed: one[column] for seed, one in by_seed.items()}) for column in columns}
         for label, by_seed in values.items()
     }
-    alone = {label for label, same in rows.items() if same[0].method == LOCAL}
+    locals_ = {label for label, same in rows.items() if same[0].method == LOCAL}
     changed = {label: changed_settings(same[0]) for label, same in rows.items()}
     if (pooled := next((label for label, same in rows.items() if same[0].method == POOLED), "")) and DELTA_M in columns:
         columns.insert(columns.index(DELTA_M) + 1, RECOVERED)
         entries = _with_shares(entries, pooled)
-    return Comparison(columns, entries, alone, left_out, changed, split)
+    return Comparison(columns, entries, locals_, left_out, changed, split)
 
 
 def _with_shares(entries: Entries, pooled: str) -> Entries:
@@ -231,31 +235,35 @@ def _means(run: RunFiles) -> dict[Column, float]:
     return {column: float(np.mean(own)) for column, own in values.items()}
 
 
-def _gains(run: RunFiles, alone: Sequence[RunFiles], shared: Iterable[Column], *, whole: bool) -> dict[Column, float]:
-    """The gains over Local of a run; of its `whole` result, or of the columns that all runs share. Empty if unknown."""
+def _gains(run: RunFiles, alone: Scores | None, shared: Iterable[Column] | None = None) -> dict[Column, float]:
+    """The gains of a run over training alone, of its whole result or of the columns that it shares with others."""
     result = run.outcome
     if run.method == LOCAL:
         return dict.fromkeys((DELTA_M, BY_CLIENT, *ACROSS), 0.0)
-    local = result.baseline or _scores_alone(run, alone, shared, whole=whole)
-    if local is None:
+    if alone is None:
         return {}
-    scores, tasks = result.clients if whole else _only(run, shared), run.task_set
+    scores, tasks = result.clients if shared is None else _only(run, shared), run.task_set
     gains: dict[Column, float | None] = {
-        DELTA_M: overall_gain(scores, local, tasks, run.kinds),
-        BY_CLIENT: overall_gain(scores, local, tasks),
+        DELTA_M: overall_gain(scores, alone, tasks, run.kinds),
+        BY_CLIENT: overall_gain(scores, alone, tasks),
     }
-    if whole and result.baseline is not None:
+    if shared is None and result.baseline is not None:
         gains = {DELTA_M: result.delta_m, BY_CLIENT: result.delta_m_by_client}
-    across = across_clients(scores, local, tasks)
+    across = across_clients(scores, alone, tasks)
     worst, _, *others = across or (nan, "", nan, nan)
     gains |= dict(zip(ACROSS, (worst, *others), strict=True))
     return {column: nan if gain is None else gain for column, gain in gains.items()}
 
 
-def _scores_alone(run: RunFiles, alone: Sequence[RunFiles], shared: Iterable[Column], *, whole: bool) -> Scores | None:
-    """The scores of the run of Local with a run's settings and seed; unless `whole`, its other clients may differ."""
-    free = (*FREE_BESIDE_LOCAL, *(() if whole else ("clients", "data")))
-    used = {run.dataset(client) for client in _only(run, shared)}
+def _scores_alone(run: RunFiles, alone: Sequence[RunFiles], shared: Iterable[Column] | None = None) -> Scores | None:
+    """The baseline of a run or, of these runs of Local, the scores of the one with its settings and seed, if any.
+
+    :param shared: the columns that are compared, if not all; Local's other clients may differ then.
+    """
+    if run.method == LOCAL or run.outcome.baseline:
+        return run.outcome.baseline
+    free = (*FREE_BESIDE_LOCAL, *(() if shared is None else ("clients", "data")))
+    used = {run.dataset(client) for client in (run.outcome.clients if shared is None else _only(run, shared))}
     for local in alone:
         ours, theirs = (one.settings.get("data", {}) for one in (run, local))
         if without(local, free) == without(run, free) and all(theirs.get(name) == ours.get(name) for name in used):
@@ -271,6 +279,57 @@ def _only(run: RunFiles, shared: Iterable[Column]) -> Scores:
         for client, tasks in run.outcome.clients.items()
     }
     return {client: tasks for client, tasks in scores.items() if tasks}
+
+
+def leaderboard(folder: str | Path) -> Records:
+    """A record for each experiment and method of the finished runs in a folder, as `rank_methods` gives them."""
+    return rank_methods([RunFiles(run.folder) for run in list_runs(Path(folder)) if run.state == "finished"])
+
+
+def rank_methods(runs: Iterable[RunFiles]) -> Records:
+    """A record for each experiment and method; in each experiment the best Δm first.
+
+    Δm, seconds and bytes are means over seeds, and `p_value` is that of Δm among the methods of the experiment. A run
+    without a baseline is compared with the run of Local that has its settings and seed. `worst_client` has the smallest
+    mean gain over its tasks. Unknown numbers are NaN.
+    """
+    experiments: dict[str, list[RunFiles]] = {}
+    for run in runs:
+        experiments.setdefault(run.settings["name"], []).append(run)
+    records = Records()
+    for name, same in sorted(experiments.items()):
+        alone = [run for run in same if run.method == LOCAL]
+        board = [
+            {"experiment": name, "method": label, **_standing(own, alone)} for label, own in variants(same).items()
+        ]
+        p_values = gain_p_values({row["method"]: row.pop("gains") for row in board if row["worst_client"]})
+        board = [row | {"p_value": p_values.get(row["method"], nan)} for row in board]
+        records += sorted(board, key=lambda row: -row["delta_m"] if isfinite(row["delta_m"]) else inf)
+    return records
+
+
+def _standing(runs: Sequence[RunFiles], alone: Sequence[RunFiles]) -> dict[str, Any]:
+    """The means over the runs of a row, their gains, and the worst client."""
+    gains, by_client = list[float](), dict[str, list[float]]()
+    for run in runs:
+        scores = _scores_alone(run, alone)
+        gains.append(_gains(run, scores).get(DELTA_M, nan))
+        for client, gain in gains_by_client(run.outcome.clients, scores or {}, run.task_set).items():
+            by_client.setdefault(client, []).append(gain)
+    known, results = [gain for gain in gains if isfinite(gain)], [run.outcome for run in runs]
+    worst = min(by_client, key=lambda client: fmean(by_client[client]), default="")
+    return {
+        "seeds": len(runs),
+        "delta_m": fmean(known or [nan]),
+        "standard_deviation": stdev(known) if len(known) > 1 else nan,
+        "gains": gains,
+        "worst_client": worst,
+        "worst_gain": fmean(by_client.get(worst, [nan])),
+        "rounds": runs[0].rounds,
+        "seconds": fmean(result.seconds for result in results),
+        "bytes_up": fmean(result.bytes["up"] for result in results),
+        "bytes_down": fmean(result.bytes["down"] for result in results),
+    }
 
 
 def with_trivial(comparison: Comparison, runs: Iterable[RunFiles]) -> Comparison:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
-from math import isfinite
+from math import isfinite, isnan
 from pathlib import Path
 
 from rich.markup import escape as escape_markup
@@ -40,15 +40,20 @@ def shown(entry: SeedScores, column: Column) -> str:
     >>> shown(SeedScores({0: float("nan")}), DELTA_M)
     '—'
     """
-    if not isfinite(entry.mean):
+    return spread_text(entry.mean, entry.deviation, column)
+
+
+def spread_text(mean: float, deviation: float | None, column: Column = DELTA_M) -> str:
+    """A mean with its standard deviation, by default of Δm; a dash if it is unknown.
+
+    >>> spread_text(2.0, 0.5), spread_text(-1.0, float("nan")), spread_text(float("nan"), None)
+    ('+2.00 ± 0.50', '-1.00', '—')
+    """
+    if not isfinite(mean):
         return UNKNOWN
-    return _with_spread(entry.mean, entry.deviation, column)
-
-
-def _with_spread(mean: float, deviation: float | None, column: Column) -> str:
     digits = column.digits(mean)
     sign = "+" if column.is_gain and column.higher_is_better else ""
-    spread = f" ± {deviation:.{digits}f}" if deviation is not None else ""
+    spread = "" if deviation is None or isnan(deviation) else f" ± {deviation:.{digits}f}"
     return f"{mean:{sign}.{digits}f}{spread}"
 
 
@@ -151,8 +156,8 @@ def board_table(board: Records) -> TextTable:
     """The leaderboard in the terminal."""
     rows, last = [], ""
     for one in board:
-        gain = UNKNOWN if one["delta_m"] is None else _with_spread(one["delta_m"], one["standard_deviation"], DELTA_M)
-        worst = UNKNOWN if one["worst_client"] is None else f"{gain_text(one['worst_gain'])} {one['worst_client']}"
+        gain = spread_text(one["delta_m"], one["standard_deviation"])
+        worst = f"{gain_text(one['worst_gain'])} {one['worst_client']}".strip()
         cost = [duration_text(one["seconds"]), *(size_text(one[f"bytes_{way}"]) for way in ("up", "down"))]
         name = one["experiment"] if one["experiment"] != last else ""
         rows.append([name, one["method"], str(one["seeds"]), gain, worst, *cost])

@@ -1,17 +1,11 @@
-"""Grouping runs into rows of a table, one row for all seeds; and the leaderboard of all runs in a folder."""
+"""Grouping runs into rows of a table, one row for all seeds."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import inf, isfinite
-from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from fedhca2.methods import METHODS
-from fedhca2.records import Records
 from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
-from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import task_scores
 
 # Settings in which averaged runs may differ: none of these changes the results.
 FREE = {*FREE_BESIDE_LOCAL, "seed"} - {"method", "guard", "privacy", "devices"}
@@ -33,43 +27,6 @@ def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
     if len(set(labels)) < len(labels):
         labels = [_label(run, others, most=None) for run, others in zip(firsts, rivals, strict=True)]
     return dict(zip(labels, groups.values(), strict=True))
-
-
-def leaderboard(folder: str | Path) -> Records:
-    """A record for each experiment and method of the finished runs in a folder; in each experiment the best Δm first.
-
-    Δm, seconds and bytes are means over seeds. `worst_client` has the smallest mean gain over its tasks.
-    """
-    found = [RunFiles(run.folder) for run in list_runs(Path(folder)) if run.state == "finished"]
-    records = Records()
-    for name in sorted({run.config["name"] for run in found}):
-        rows = variants([run for run in found if run.config["name"] == name])
-        board = [{"experiment": name, "method": label, **_standing(same)} for label, same in rows.items()]
-        records += sorted(board, key=lambda record: inf if record["delta_m"] is None else -record["delta_m"])
-    return records
-
-
-def _standing(runs: Sequence[RunFiles]) -> dict[str, Any]:
-    """The means over the runs of a row, and its worst client."""
-    results = [run.outcome for run in runs]
-    gains = [result.delta_m for result in results if result.delta_m is not None]
-    by_client: dict[str, list[float]] = {}
-    for run, result in zip(runs, results, strict=True):
-        for one in task_scores(result.clients, result.baseline, run.task_set):
-            if one.ours.counts and isfinite(one.gain):
-                by_client.setdefault(one.client, []).append(one.gain)
-    worst = min(by_client, key=lambda client: mean(by_client[client]), default=None)
-    return {
-        "seeds": len(runs),
-        "delta_m": mean(gains) if gains else None,
-        "standard_deviation": stdev(gains) if len(gains) > 1 else None,
-        "worst_client": worst,
-        "worst_gain": None if worst is None else mean(by_client[worst]),
-        "rounds": runs[0].rounds,
-        "seconds": mean(result.seconds for result in results),
-        "bytes_up": mean(result.bytes["up"] for result in results),
-        "bytes_down": mean(result.bytes["down"] for result in results),
-    }
 
 
 def without(run: RunFiles, free: Iterable[str]) -> str:

@@ -179,6 +179,15 @@ def overall_gain(
     return gain if isfinite(gain) else None
 
 
+def gains_by_client(scores: Scores, baseline: Scores, known: TaskSet) -> dict[str, float]:
+    """The mean gain over training alone of each client in % over its tasks that count, as far as gains are known."""
+    found: dict[str, list[float]] = {}
+    for one in task_scores(scores, baseline, known):
+        if one.ours.counts and isfinite(one.gain):
+            found.setdefault(one.client, []).append(one.gain)
+    return {client: fmean(own) for client, own in found.items()}
+
+
 class AcrossClients(NamedTuple):
     """Who pays for a mean gain: the client that gains least, the share of clients that lose, and how much they differ.
 
@@ -193,11 +202,7 @@ class AcrossClients(NamedTuple):
 
 def across_clients(scores: Scores, baseline: Scores, known: TaskSet) -> AcrossClients | None:
     """How the gains over training alone differ between clients; None if none is known."""
-    found: dict[str, list[float]] = {}
-    for one in task_scores(scores, baseline, known):
-        if one.ours.counts and isfinite(one.gain):
-            found.setdefault(one.client, []).append(one.gain)
-    gains = {client: fmean(own) for client, own in found.items()}
+    gains = gains_by_client(scores, baseline, known)
     if not gains:
         return None
     worst = min(gains, key=gains.__getitem__)

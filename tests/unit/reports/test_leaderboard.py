@@ -1,6 +1,8 @@
 import csv
 import json
+import shutil
 from io import StringIO
+from math import isnan
 
 import pytest
 from typer.testing import CliRunner
@@ -22,7 +24,22 @@ def runs(tmp_path):
 
 def test_the_best_method_comes_first_and_unfinished_runs_are_left_out(runs):
     board = fedhca2.leaderboard(runs)
-    assert [record["method"] for record in board] == ["fedhca2", "fedavg", "local"]
+    assert [record["method"] for record in board] == ["fedhca2", "local", "fedavg"]
+
+
+def test_a_run_without_a_baseline_is_compared_with_local_of_its_seed(runs):
+    result = runs / "bad" / "result.json"
+    written = json.loads(result.read_text())
+    result.write_text(json.dumps({key: value for key, value in written.items() if key not in ("baseline", "delta_m")}))
+    gains = [-10, -10, -10, 100 * (1 - 1 / 0.9)]  # of four scores, the last of them of depth
+    assert fedhca2.leaderboard(runs)[-1]["delta_m"] == pytest.approx(sum(gains) / 4)
+    shutil.rmtree(runs / "alone")
+    assert isnan(fedhca2.leaderboard(runs)[-1]["delta_m"])
+
+
+def test_a_column_has_values_of_one_type(runs):
+    board = fedhca2.leaderboard(runs)
+    assert all(len({type(record[key]) for record in board}) == 1 for key in board.columns)
 
 
 def test_numbers_are_means_over_seeds(runs):
