@@ -1,6 +1,6 @@
 """A figure of Δm over the number of images per client, as SVG."""
 
-from math import ceil, floor, log10
+from math import ceil, floor, isnan, log10
 
 from fedhca2.reports.drawings import svg_drawing, svg_line, svg_text, tick_step
 from fedhca2.reports.figures import COLOURS
@@ -10,7 +10,7 @@ TICKS, APART = 6, 17  # about 6 marks on the y axis; pixels between names
 
 
 def gain_curve(curves, x_title, told):
-    """Draw {method: {x: SeedScores}} on a logarithmic x axis, with a band of one standard deviation on either side."""
+    """Draw {method: {x: record of a leaderboard}} on a logarithmic x axis, in a band of one standard deviation."""
     places = sorted({x for points in curves.values() for x in points})
     spans = [span(entry) for points in curves.values() for entry in points.values()]
     lowest, highest = min(0, *(low for low, _ in spans)), max(0, *(high for _, high in spans))
@@ -50,19 +50,20 @@ def curve(points, x, y, colour):
     band = (
         f'<polygon points="{" ".join([*upper, *reversed(lower)])}" fill="{colour}" fill-opacity="0.15" stroke="none"/>'
     )
-    middle = [(f"{x(at):.1f}", f"{y(entry.mean):.1f}") for at, entry in points]
+    middle = [(f"{x(at):.1f}", f"{y(entry['delta_m']):.1f}") for at, entry in points]
     line = f'<polyline points="{" ".join(map(",".join, middle))}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
     return [band, line, *(f'<circle cx="{a}" cy="{b}" r="3.5" fill="{colour}" stroke="none"/>' for a, b in middle)]
 
 
 def span(entry):
     """One standard deviation below and above the mean."""
-    return entry.mean - (entry.deviation or 0), entry.mean + (entry.deviation or 0)
+    reach = 0 if isnan(entry["standard_deviation"]) else entry["standard_deviation"]
+    return entry["delta_m"] - reach, entry["delta_m"] + reach
 
 
 def names(curves, y):
     """The methods' names at the right ends of their curves, apart from each other."""
-    ends = {"local": y(0), **{method: y(points[max(points)].mean) for method, points in curves.items()}}
+    ends = {"local": y(0), **{method: y(points[max(points)]["delta_m"]) for method, points in curves.items()}}
     colours, lowest, parts = {"local": "#222", **dict(zip(curves, COLOURS, strict=False))}, 0.0, []
     for method in sorted(ends, key=ends.__getitem__):
         lowest = max(ends[method], lowest + APART)

@@ -38,9 +38,11 @@ from results_tables import (
     CHOICES,
     NOT_RUN,
     about,
+    board_table,
     cell,
     comparable,
     gain_cell,
+    gain_of,
     gain_table,
     gains_of_targets,
     gains_over_targets,
@@ -49,16 +51,17 @@ from results_tables import (
     lead,
     markdown,
     measured,
+    over_local,
+    ranked,
     seed_gains,
 )
 
 from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
-from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, RECOVERED, SeedScores, gather
+from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, RECOVERED, gather, rank_methods
 from fedhca2.reports.drawings import draw_ranks, ranking_note, ranking_of
 from fedhca2.reports.layouts import marks_note, shown
-from fedhca2.run_folder.result import overall_gain
 from fedhca2.tasks import TASKS
 from fedhca2.words import metric_heading
 
@@ -92,6 +95,10 @@ class Page:
             self.compared[name] = (gather(runs), runs) if runs else (None, [])
         return self.compared[name]
 
+    def ranked(self, name):
+        """What the leaderboard has of the methods of the catalogue with their defaults, by method."""
+        return ranked(self.runs.plain(name))
+
     def table(self, name):
         """One experiment: every method, kind of client and task."""
         comparison, runs = self.comparison(name)
@@ -100,11 +107,10 @@ class Page:
         scores = [column for column in comparison.columns if not column.is_gain]
         gains = [column for column in (DELTA_M, RECOVERED, BY_CLIENT) if column in comparison.columns]
         heads = ["method", *map(head, scores), *(f"{gain.metric}<br>% ↑" for gain in gains), "seeds", "s"]
-        rows = []
-        for method, row in comparison.entries.items():
+        rows, costs = [], self.ranked(name)
+        for method in comparison.entries:
             cells = [cell(comparison, method, column) for column in (*scores, *gains)]
-            seconds = [run.line["seconds"] for run in runs if run.method == method]
-            rows.append([f"`{method}`", *cells, str(len(row[scores[0]].values)), f"{mean(seconds):.0f}"])
+            rows.append([f"`{method}`", *cells, str(costs[method]["seeds"]), f"{costs[method]['seconds']:.0f}"])
         note = marks_note(comparison).replace("*", r"\*")
         return "\n\n".join(filter(None, [about(runs), markdown(heads, rows), note]))
 
@@ -141,7 +147,12 @@ class Page:
 
     def summary(self, *names):
         """Δm of every method in every experiment, and in the paper's."""
-        return gain_table({name: self.comparison(name)[0] for name in names}, METHODS)
+        return gain_table({name: self.ranked(name) for name in names}, METHODS)
+
+    def leaderboard(self, *names):
+        """What `fedhca2 leaderboard` says of these experiments."""
+        rows = [row for name in names for row in self.ranked(name).values() if row["method"] != LOCAL]
+        return board_table(rows) if rows else f"*{', '.join(f'`{name}`' for name in names)} were not run.*"
 
     def ahead(self, method, *names):
         """By how much Δm of one method is ahead of every other's, and with how many of the seeds that both have."""
@@ -158,25 +169,23 @@ class Page:
         methods = set.intersection(*({run.method for run in own} for own in runs.values()))
         if LOCAL not in methods or len(methods) == 1:
             return f"*{', '.join(f'`{name}`' for name in names)} were not run with the same methods.*"
-        kept = {name: [run for run in own if run.method in methods] for name, own in runs.items()}
-        return gain_table({name: gather(own) for name, own in kept.items()}, [m for m in METHODS if m in methods])
+        kept = {name: ranked([run for run in own if run.method in methods]) for name, own in runs.items()}
+        return gain_table(kept, [method for method in METHODS if method in methods])
 
     def encoders(self, name):
         """FedHCA² with adapters or a frozen backbone: what crosses, and Δm over Local's whole encoder."""
-        runs = self.runs.that_change(name, ENCODER)
-        alone = {run.seed: run.scores for run in runs if run.method == LOCAL}
         rows = {}
-        for run in (run for run in runs if run.method == "fedhca2" and run.seed in alone):
-            gain = overall_gain(run.scores, alone[run.seed], run.task_set, run.kinds)
-            rows.setdefault(encoder_of(run.settings), {})[run.seed] = gain, run.line["megabytes_up"]
+        for run in over_local(self.runs.that_change(name, ENCODER)):
+            if run.method == "fedhca2":
+                rows.setdefault(encoder_of(run.settings), []).append(run)
         if len(rows) < 2:
             return f"*`{name}` was not run with other encoders.*"
         heads = ["encoder", "MB up per client and round", "Δm over Local's whole encoder<br>% ↑", "seeds"]
         cells = []
-        for label, by_seed in rows.items():
-            gains, up = zip(*by_seed.values(), strict=True)
-            told = shown(SeedScores(dict(zip(by_seed, gains, strict=True))), DELTA_M)
-            cells.append([label, f"{mean(up):.2f}", told, str(len(gains))])
+        for label, own in rows.items():
+            [row] = rank_methods(own)
+            up = mean(run.line["megabytes_up"] for run in own)
+            cells.append([label, f"{up:.2f}", gain_of(row), str(row["seeds"])])
         return markdown(heads, sorted(cells, key=lambda row: float(row[1]), reverse=True))
 
     def sensitivity(self, name):
@@ -187,10 +196,8 @@ class Page:
             return f"*`{name}` was not run with other settings.*"
         rows = []
         for label, changes, paper in SENSITIVITY:
-            gain = None
-            if own := [run for run in ours if run.changes == changes]:
-                gain = gather([*alone, *own]).entries["fedhca2"][DELTA_M]
-            told = [shown(gain, DELTA_M), str(len(gain.values))] if gain else [NOT_RUN, NOT_RUN]
+            own = ranked([*alone, *(run for run in ours if run.changes == changes)]).get("fedhca2")
+            told = [gain_of(own), str(own["seeds"])] if own else [NOT_RUN] * 2
             rows.append([label, *told, NOT_RUN if paper is None else f"{paper:+.2f}"])
         return markdown(["`fedhca2`", "Δm<br>% ↑", "seeds", "paper"], rows)
 
@@ -222,67 +229,54 @@ class Page:
         """A method to start with for some federations, and what it gained there."""
         rows = []
         for federation, method, settings, name, images in CHOICES:
-            comparison = self.by_size(name).get(images) if images else self.comparison(name)[0]
-            if gain := measured(comparison, method):
+            board = self.by_size(name).get(images, {}) if images else self.ranked(name)
+            if gain := measured(board.get(method)):
                 rows.append([federation, f"`{method}`{settings}", gain])
         return markdown(["your federation", "start with", "gain over training alone"], rows).replace("---:", "---")
 
     def by_size(self, name):
-        """Comparisons of an experiment by training images per client."""
+        """The leaderboards of an experiment by training images per client."""
         sized = {}
         for run in self.runs.that_change(name, SIZES):
             if run.method in CURVE_METHODS and exchanges_per_epoch(run.settings) is None:
                 sized.setdefault(images_per_client(run.settings), []).append(run)
-        sized = {images: comparable(runs) for images, runs in sorted(sized.items())}
-        return {images: gather(runs) for images, runs in sized.items() if runs}
+        boards = {images: ranked(runs) for images, runs in sorted(sized.items())}
+        return {images: board for images, board in boards.items() if board}
 
     def curve(self, name):
         """Δm over images per client, as a figure and as a table."""
-        compared = self.by_size(name)
-        if len(compared) < 2:
+        boards = self.by_size(name)
+        if len(boards) < 2:
             return f"*`{name}` was not run with other numbers of images.*"
-        curves = {
-            method: {x: row[DELTA_M] for x, c in compared.items() if DELTA_M in (row := c.entries.get(method, {}))}
-            for method in CURVE_METHODS
-            if method != LOCAL
-        }
-        curves = {method: points for method, points in curves.items() if points}
-        told = f"Δm over training alone by training images per client, for {', '.join(curves)}"
-        self.figures[CURVE] = gain_curve(curves, "training images per outdoor client (log scale)", told)
-        cells = [[f"`{method}`", *(gain_cell(found, method) for found in compared.values())] for method in curves]
-        seeds = [str(len(comparison.entries[LOCAL][DELTA_M].values)) for comparison in compared.values()]
-        caption = (
-            f"*Mean gain over training alone (%, `local` is the line at 0) by training images per outdoor client of "
-            f"`{name}`; bands are one standard deviation over seeds, and a point without a band is one run.*"
-        )
-        heads = ["Δm % ↑", *(f"{images:,}" for images in compared)]
-        return "\n\n".join([f"![{told}](images/{CURVE}.svg)", caption, markdown(heads, [*cells, ["seeds", *seeds]])])
+        seeds = ["seeds", *(str(board[LOCAL]["seeds"]) for board in boards.values())]
+        what = f"training images per outdoor client of `{name}`"
+        note = "bands are one standard deviation over seeds, and a point without a band is one run"
+        return self.drawn(CURVE, boards, "training images per outdoor client", what, note, [seeds])
 
     def exchanges(self, name):
         """Δm over exchanges per epoch with equal total steps, as a figure and as a table."""
         runs = [run for run in self.runs.that_change(name, LENGTHS) if exchanges_per_epoch(run.settings)]
-        alone = {run.seed: run.scores for run in runs if run.method == LOCAL}
-        curves = {}
-        for run in (run for run in runs if run.method != LOCAL and run.seed in alone):
-            gain = overall_gain(run.scores, alone[run.seed], run.task_set, run.kinds)
-            points = curves.setdefault(run.method, {})
-            points.setdefault(exchanges_per_epoch(run.settings), {})[run.seed] = gain
-        curves = {method: {x: SeedScores(by) for x, by in sorted(points.items())} for method, points in curves.items()}
-        places = sorted({x for points in curves.values() for x in points})
-        if len(places) < 2:
+        often = {}
+        for run in (run for run in over_local(runs) if run.method != LOCAL):
+            often.setdefault(exchanges_per_epoch(run.settings), []).append(run)
+        if len(often) < 2:
             return f"*`{name}` was not run with other numbers of exchanges.*"
-        told = f"Δm over training alone by exchanges per epoch, for {', '.join(curves)}"
-        self.figures[EXCHANGES] = gain_curve(curves, "exchanges per epoch (log scale)", told)
-        cells = [
-            [f"`{method}`", *(shown(points[x], DELTA_M) if x in points else NOT_RUN for x in places)]
-            for method, points in curves.items()
-        ]
-        caption = (
-            f"*Mean gain over training alone (%, `local` is the line at 0) by exchanges per epoch in `{name}`, with "
-            f"equal numbers of steps; bands are one standard deviation over {len(alone)} seeds.*"
-        )
-        heads = ["Δm % ↑", *(f"{x:g}" for x in places)]
-        return "\n\n".join([f"![{told}](images/{EXCHANGES}.svg)", caption, markdown(heads, cells)])
+        boards = {x: ranked(own) for x, own in sorted(often.items())}
+        what = f"exchanges per epoch in `{name}`, with equal numbers of steps"
+        return self.drawn(EXCHANGES, boards, "exchanges per epoch", what, "bands are one standard deviation over seeds")
+
+    def drawn(self, figure, boards, x_title, what, note, more=()):
+        """Δm over the numbers that leaderboards belong to, as a figure and as a table with `more` rows."""
+        found = {
+            method: {x: board[method] for x, board in boards.items() if method in board} for method in CURVE_METHODS
+        }
+        curves = {method: points for method, points in found.items() if points and method != LOCAL}
+        told = f"Δm over training alone by {x_title}, for {', '.join(curves)}".replace(" outdoor", "")
+        self.figures[figure] = gain_curve(curves, f"{x_title} (log scale)", told)
+        caption = f"*Mean gain over training alone (%, `local` is the line at 0) by {what}; {note}.*"
+        cells = [[f"`{method}`", *(gain_cell(board, method) for board in boards.values())] for method in curves]
+        table = markdown(["Δm % ↑", *(f"{x:,g}" for x in boards)], [*cells, *more])
+        return "\n\n".join([f"![{told}](images/{figure}.svg)", caption, table])
 
     def ranks(self, name):
         """The critical-difference figure of an experiment."""

@@ -3,9 +3,10 @@
 import subprocess
 from functools import cache
 from pathlib import Path
+from statistics import mean, median
 
 from results_records import Record, read_file, write_file
-from results_runs import changed, megabytes_and_seconds, portable
+from results_runs import changed, portable
 
 from fedhca2.configs import built_in_names
 from fedhca2.errors import UserError
@@ -25,7 +26,7 @@ def add_runs(folders, into):
         kept, before = {record.identity: record for record in records}, len(records)
         for run in runs:
             try:
-                record = Record(experiment, base, line_of(run, base))
+                record = Record.of(experiment, base, line_of(run, base))
                 replaced += record.identity in kept
                 kept[record.identity] = record
             except UserError as error:
@@ -94,16 +95,16 @@ def scores_of(run):
 
 def cost_of(run):
     """What a run and its rounds cost, and on what."""
-    if not run.of("client") or not run.of("round"):
+    up = [event["bytes_up"] for event in run.of("client") if event["round"] < run.rounds]
+    if not up or not run.of("round"):
         raise UserError("", f"expected events of its rounds, got none in {run.events_file.name}")
-    megabytes, seconds = megabytes_and_seconds(run)
-    result = run.outcome
     return {
-        "seconds": round(result.seconds, 1),
-        "seconds_per_round": round(seconds, 2),
-        "megabytes_up": float(f"{megabytes:.6g}"),  # per client and round
-        "device": result.device,
-        "fedhca2": result.versions["fedhca2"],
+        "seconds": round(run.outcome.seconds, 1),
+        "seconds_per_round": round(median(event["seconds"] for event in run.of("round")), 2),
+        "megabytes_up": float(f"{mean(up) / 1e6:.6g}"),  # per client and round
+        "bytes_down": run.outcome.bytes["down"],
+        "device": run.outcome.device,
+        "fedhca2": run.outcome.versions["fedhca2"],
         "commit": commit(),
     }
 

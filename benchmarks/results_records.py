@@ -16,8 +16,10 @@ from results_runs import changes_in
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.experiment.sources import merged
+from fedhca2.experiment.sources import apply_overrides
 from fedhca2.run_folder.files import to_json
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import overall_gain
 
 RECORDS = Path(__file__).parent / "results"
 
@@ -28,48 +30,44 @@ def number(value):
 
 
 @dataclass(frozen=True)
-class Record:
-    """A finished run. It has what a comparison reads of a run's folder."""
+class Record(RunFiles):
+    """A finished run that is read from a line of a file as others are from their folders."""
 
-    experiment: str
+    name: str  # of its experiment
     base: dict  # the settings in the first line of its file
     line: dict
+    alone: dict | None = None  # scores of Local to compare with; without them a comparison looks for its run
 
-    @property
-    def path(self):
-        """Its place, for messages."""
-        return f"{self.experiment}.jsonl, {self.method}, seed {self.seed}"
-
-    @property
-    def method(self):
-        return self.line["method"]["name"]
+    @classmethod
+    def of(cls, name, base, line):
+        """The run in a line of an experiment's file."""
+        return cls(Path(f"{name}.jsonl, {line['method']['name']}, seed {line['seed']}"), name, base, line)
 
     @property
     def seed(self):
         return self.line["seed"]
 
-    @property
-    def rounds(self):
-        return self.settings["rounds"]
-
     @cached_property
     def settings(self):
         """All settings, with the defaults of those that are newer than the run."""
-        return {**self._parsed.to_dict(), "seed": self.seed}
+        return {**self.experiment().to_dict(), "seed": self.seed}
 
-    @cached_property
-    def _parsed(self):
-        settings = {"name": self.experiment, **self.base}
-        for path, value in self.line["changes"].items():
-            settings = merged(settings, at_path(path, value))
+    @property
+    def config(self):
+        return self.settings
+
+    def experiment(self):
+        """The experiment, with any seed."""
+        settings = {"name": self.name, **self.base, "method": self.line["method"]}
+        changes = [f"{path}={json.dumps(value)}" for path, value in self.line["changes"].items()]
         try:
-            return parsed(json.dumps({**settings, "method": self.line["method"]}))
+            return parsed(json.dumps(apply_overrides(settings, changes)))
         except UserError as error:
-            raise UserError.of(fault.within(self.path) for fault in error.faults) from None
+            raise UserError.of(fault.within(f"{self.path}") for fault in error.faults) from None
 
     @cached_property
     def changes(self):
-        """What the run changes in today's built-in experiment with today's defaults of its method."""
+        """What the run changes in today's embedded experiment with today's defaults of its method."""
         return changes_in(self.settings)
 
     @cached_property
@@ -86,36 +84,27 @@ class Record:
                 task: {metric: number(held[spec.name]) for metric, held in by_task[task].items() if spec.name in held}
                 for task in spec.tasks
             }
-            for spec in self._parsed.specs
+            for spec in self.experiment().specs
         }
 
-    @property
-    def outcome(self):
-        split = "test" if self._parsed.tested else "val"
-        return SimpleNamespace(clients=self.scores, split=split, baseline=None)  # compared with recorded runs of Local
-
     @cached_property
-    def tasks(self):
-        return {spec.name: spec.tasks for spec in self._parsed.specs}
+    def result(self):
+        """What a comparison reads of a result; bytes that older records lack are NaN."""
+        sent = 1e6 * self.line.get("megabytes_up", nan) * len(self.scores) * self.rounds
+        bytes = {"up": sent, "down": self.line.get("bytes_down", nan)}
+        split = "test" if self.experiment().tested else "val"
+        found = {"clients": self.scores, "baseline": self.alone, "split": split, "bytes": bytes}
+        kinds = (self._kinds(self.scores), None)
+        gains = [overall_gain(self.scores, self.alone or {}, self.task_set, each) for each in kinds]
+        return SimpleNamespace(**found, delta_m=gains[0], delta_m_by_client=gains[1], seconds=self.line["seconds"])
 
     @property
     def task_set(self):
-        return self._parsed.task_set
-
-    @cached_property
-    def kinds(self):
-        return self._parsed.kinds
-
-    @property
-    def several_of_a_kind(self):
-        return len(set(self.kinds.values())) < len(self.kinds)
-
-    def dataset(self, client):
-        return self._datasets[client]
+        return self.experiment().task_set
 
     @cached_property
     def _datasets(self):
-        return {spec.name: spec.data for spec in self._parsed.specs}
+        return {spec.name: spec.data for spec in self.experiment().specs}
 
 
 def identity(settings):
@@ -129,17 +118,6 @@ def parsed(settings):
     return Experiment.parse(json.loads(settings))
 
 
-def at_path(path, value):
-    """Settings that hold one value.
-
-    >>> at_path("data.outdoor.train", 125)
-    {'data': {'outdoor': {'train': 125}}}
-    """
-    for key in reversed(path.split(".")):
-        value = {key: value}
-    return value
-
-
 def read_records(folder):
     """All records below a folder."""
     return [record for file in sorted(folder.glob("*.jsonl")) for record in read_file(file)[1]]
@@ -151,7 +129,7 @@ def read_file(file):
         first, *lines = map(json.loads, file.read_text("utf-8").splitlines())
     except ValueError as error:
         raise UserError(file, f"expected lines of JSON, got {error}") from None
-    return first["settings"], [Record(first["experiment"], first["settings"], line) for line in lines]
+    return first["settings"], [Record.of(first["experiment"], first["settings"], line) for line in lines]
 
 
 def write_file(file, base, records):

@@ -2,7 +2,6 @@
 
 import re
 from functools import cache
-from statistics import mean, median
 
 import yaml
 
@@ -24,7 +23,7 @@ class Runs:
     def __init__(self, records):
         self.records, self.used = {}, set()
         for record in records:
-            self.records.setdefault(record.experiment, []).append(record)
+            self.records.setdefault(record.name, []).append(record)
 
     def plain(self, wanted):
         """The runs of an experiment, NAME or NAME,KEY=VALUE…, with the defaults of their methods."""
@@ -48,7 +47,7 @@ class Runs:
         found = {}
         for record in (record for records in self.records.values() for record in records):
             if record.identity not in self.used:
-                what = f"{record.method} on {record.experiment} changes {', '.join(record.changes) or 'nothing'}"
+                what = f"{record.method} on {record.name} changes {', '.join(record.changes) or 'nothing'}"
                 found[what] = found.get(what, 0) + 1
         return found
 
@@ -123,10 +122,3 @@ def encoder_of(settings):
     if encoder.get("adapters"):
         return f"LoRA, rank {encoder['adapters']['rank']}"
     return "frozen" if encoder["frozen"] else "whole"
-
-
-def megabytes_and_seconds(run):
-    """What a client sends in a round on average, and the median seconds of a round."""
-    events = run.events
-    up = [event["bytes_up"] for event in events if event["event"] == "client" and event["round"] < run.rounds]
-    return mean(up) / 1e6, median(event["seconds"] for event in events if event["event"] == "round")

@@ -2,13 +2,15 @@
 
 import json
 from dataclasses import replace
+from math import isnan
 from statistics import mean, stdev
 
 from results_of_papers import PAPER
 
 from fedhca2.metrics import relative_gain
-from fedhca2.reports.comparison import DELTA_M, LOCAL
-from fedhca2.reports.layouts import marked_cell, shown
+from fedhca2.reports.comparison import DELTA_M, LEVEL, LOCAL, rank_methods
+from fedhca2.reports.layouts import marked_cell, spread_text
+from fedhca2.run_folder.result import task_scores
 from fedhca2.words import counted, metric_heading
 
 NOT_RUN = "–"
@@ -21,17 +23,28 @@ CHOICES = [  # a federation, a method with its settings, the experiment that is 
 ]
 
 
-def gain_table(compared, methods):
+def ranked(runs):
+    """What the leaderboard has of runs by method, with the seeds that Local was run with or that have a baseline."""
+    return {row["method"]: row for row in rank_methods(comparable(runs))}
+
+
+def over_local(runs):
+    """The runs with the scores of Local with their seed as their baseline, whatever else differs."""
+    alone = {run.seed: run.scores for run in runs if run.method == LOCAL}
+    return [run if run.method == LOCAL else replace(run, alone=alone[run.seed]) for run in runs if run.seed in alone]
+
+
+def gain_table(boards, methods):
     """Δm of these methods in every experiment, and in the paper's."""
-    papers = list(dict.fromkeys(found for name in compared if (found := scenario_of(name)) in PAPER))
+    papers = list(dict.fromkeys(found for name in boards if (found := scenario_of(name)) in PAPER))
     heads = [
         "method",
-        *(f"`{name.replace(',', '`<br>`')}`" for name in compared),
+        *(f"`{name.replace(',', '`<br>`')}`" for name in boards),
         *(f"paper<br>{scenario.upper()}" for scenario in papers),
     ]
     rows = []
     for method in methods:
-        ours = [gain_cell(comparison, method) for comparison in compared.values()]
+        ours = [gain_cell(board, method) for board in boards.values()]
         theirs = [PAPER[scenario].get(method) for scenario in papers]
         if method != LOCAL and ({*ours, *theirs} - {NOT_RUN, None}):
             rows.append([f"`{method}`", *ours, *(NOT_RUN if gain is None else f"{gain:+.2f}" for gain in theirs)])
@@ -50,13 +63,12 @@ def lead(comparison, method, other):
     return f"{mean(differences):+.2f} ({ahead}/{len(differences)})"
 
 
-def measured(comparison, method):
+def measured(row):
     """Δm of a method with its deviation, the number of seeds, and whether it is beyond chance; empty if unknown."""
-    if comparison is None or DELTA_M not in comparison.entries.get(method, ()):
+    if row is None:
         return ""
-    entry = comparison.entries[method][DELTA_M]
-    chance = ", beyond chance" if comparison.is_beyond_chance(method, DELTA_M) else ""
-    return f"{shown(entry, DELTA_M)}% ({counted(len(entry.values), 'seed')}{chance})"
+    chance = ", beyond chance" if row["p_value"] < LEVEL else ""
+    return f"{gain_of(row)}% ({counted(row['seeds'], 'seed')}{chance})"
 
 
 def label_of(changes):
@@ -74,9 +86,9 @@ def seed_gains(comparison, column, method):
 
 
 def comparable(runs):
-    """The runs with seeds that Local was run with: others wait for it."""
+    """The runs with a baseline, or with seeds that Local was run with: others wait for it."""
     seeds = {run.seed for run in runs if run.method == LOCAL}
-    return [run for run in runs if run.seed in seeds]
+    return [run for run in runs if run.seed in seeds or run.alone]
 
 
 def scenario_of(name):
@@ -101,12 +113,40 @@ def cell(comparison, method, column):
     return f"**{text}**" if best else text
 
 
-def gain_cell(comparison, method):
-    """Δm, with the number of seeds if other methods have more."""
-    if comparison is None or DELTA_M not in comparison.entries.get(method, ()):
+def gain_of(row):
+    """Δm in a record of a leaderboard, with its deviation."""
+    return spread_text(row["delta_m"], row["standard_deviation"])
+
+
+def gain_cell(board, method):
+    """Δm with its mark, in bold if it is the best of the methods with all seeds; otherwise with their number."""
+    if method not in board:
         return NOT_RUN
-    seeds = len(comparison.entries[method][DELTA_M].values)
-    return cell(comparison, method, DELTA_M) + f" ({seeds})" * lacking(comparison, method)
+    row, most = board[method], max(each["seeds"] for each in board.values())
+    text = gain_of(row) + r"\*" * (row["p_value"] < LEVEL)
+    if row["seeds"] < most:
+        return f"{text} ({row['seeds']})"
+    rivals = [round(each["delta_m"], 2) for each in board.values() if each["seeds"] == most]
+    return f"**{text}**" if len(rivals) > 1 and round(row["delta_m"], 2) == max(rivals) else text
+
+
+def board_table(rows):
+    """The leaderboard: Δm, the client that gains least, and what a run costs, as far as the records know it."""
+    traffic = {"bytes_up": "MB up", "bytes_down": "MB down"}
+    traffic = {way: title for way, title in traffic.items() if not all(isnan(row[way]) for row in rows)}
+    cells = [
+        [
+            f"`{row['experiment']}`",
+            f"`{row['method']}`",
+            str(row["seeds"]),
+            gain_of(row),
+            f"{row['worst_client']} {row['worst_gain']:+.2f}%",
+            f"{row['seconds']:.0f}",
+            *(NOT_RUN if isnan(row[way]) else f"{row[way] / 1e6:,.0f}" for way in traffic),
+        ]
+        for row in rows
+    ]
+    return markdown(["experiment", "method", "seeds", "Δm<br>% ↑", "worst client", "s", *traffic.values()], cells)
 
 
 def lacking(comparison, method):
@@ -133,22 +173,13 @@ def markdown(heads, rows):
 
 def gains_by_variant(runs):
     """Gains over Local in percent, of methods with whatever settings: {label: {seed: {(client, task): gain}}}."""
-    alone = {run.seed: main_scores(run) for run in runs if run.method == LOCAL}
     found = {}
-    for run in (run for run in runs if run.method != LOCAL and run.seed in alone):
+    for run in (run for run in over_local(runs) if run.method != LOCAL):
         changes = [f"{key.rpartition('.')[2]} {value}" for key, value in run.changes.items()]
         label = ", ".join([f"`{run.method}`", *changes])
-        found.setdefault(label, {})[run.seed] = {
-            place: relative_gain(score, alone[run.seed][place], next(iter(metrics.values())).higher_is_better)
-            for place, score in main_scores(run).items()
-            if (metrics := run.task_set[place[1]].empty_metrics)
-        }
+        scores = task_scores(run.scores, run.alone, run.task_set)
+        found.setdefault(label, {})[run.seed] = {(one.client, one.task): one.gain for one in scores}
     return found
-
-
-def main_scores(run):
-    """The main scores of a run: {(client, task): score}."""
-    return {(c, task): next(iter(held.values())) for c, tasks in run.scores.items() for task, held in tasks.items()}
 
 
 def spread_of(values):
@@ -171,14 +202,17 @@ def gains_over_targets(runs):
 def gains_of_targets(runs):
     """The gain of each target with each variant, and the score of training alone."""
     found = gains_by_variant(runs)
-    alone = [main_scores(run) for run in runs if run.method == LOCAL]
+    alone = {}
+    for run in (run for run in runs if run.method == LOCAL):
+        for one in task_scores(run.scores, None, run.task_set):
+            alone.setdefault((one.client, one.task), []).append(one.ours.value)
     rows = [
         [
             client,
             runs[0].task_set[task].title,
-            f"{mean(scores[client, task] for scores in alone):.3f}",
+            f"{mean(scores):.3f}",
             *(spread_of([gains[client, task] for gains in by_seed.values()]) for by_seed in found.values()),
         ]
-        for client, task in alone[0]
+        for (client, task), scores in alone.items()
     ]
     return markdown(["company", "target", "alone, RMSE", *found], rows)

@@ -1,5 +1,6 @@
 """The tables and figures of docs/results.md, from records of small made runs."""
 
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -50,6 +51,11 @@ def test_a_table_has_a_column_for_every_kind_of_client_and_task(fill, three_seed
 
 def test_a_table_says_what_was_run_on_what(fill, three_seeds):
     assert "3 seeds, mean ± standard deviation; 9 runs on a GPU, fedhca2 9." in fill("table scenes_1c")
+
+
+def test_a_leaderboard_says_who_gains_least_and_what_a_run_costs(fill, three_seeds):
+    row = next(line for line in fill("leaderboard scenes_1c").splitlines() if "`fedper`" in line)
+    assert re.fullmatch(r"\| `scenes_1c` \| `fedper` \| 3 \| -2.00 ±.1.00 \| [\w-]+ -2.00% \| 7 \| \d+ \| 0 \|", row)
 
 
 def test_fewer_seeds_than_others_are_told_and_never_the_best(fill, three_seeds, finished_run):

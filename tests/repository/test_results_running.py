@@ -18,7 +18,7 @@ def run(results, monkeypatch, tmp_path):
 
 def recorded(folder):
     records = import_module("results_records").read_records(folder / "records")
-    return {(record.experiment, record.method, record.seed) for record in records}
+    return {(record.name, record.method, record.seed) for record in records}
 
 
 @pytest.mark.slow

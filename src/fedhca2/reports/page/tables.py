@@ -245,7 +245,8 @@ def result_table(run: RunFiles) -> Table:
     floors = ["trivial"] * has_floor
     columns = ["client", "metric", *floors, *(["local", run.method, "gain"] if baseline else [run.method])]
     title = f"All {len(rows):,} results" if len(rows) > MAX_CLIENT_ROWS else "Results"
-    notes = ["Scores are on test images."] * (run.outcome.split == "test") + [TRIVIAL_MEANS] * has_floor
+    tested = run.result is not None and run.result.split == "test"
+    notes = ["Scores are on test images."] * tested + [TRIVIAL_MEANS] * has_floor
     return Table(title, columns, rows, " ".join(notes))
 
 
