@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
-from results_runs import megabytes_and_seconds
+from results_adding import cost_of
 
 from fedhca2 import Experiment, run
 from fedhca2.run_folder.reader import RunFiles
@@ -44,7 +44,8 @@ def measured(values, out):
         run(experiment, out)
         print(f"{out}: {perf_counter() - began:.0f} s", flush=True)
         peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
-    return RunFiles(out).result.clients, *megabytes_and_seconds(RunFiles(out)), peak
+    cost = cost_of(RunFiles(out))
+    return RunFiles(out).result.clients, cost["megabytes_up"], cost["seconds_per_round"], peak
 
 
 def main():

@@ -141,7 +141,7 @@ def test_what_does_not_fit_in_own_code_is_named(fault, tmp_path):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ("model={encoder: {name: swin_micro}}", "encoder and decoder: expected mlp, or classes of your own"),
+        ("model={encoder: {name: swin_micro}}", r"encoder and decoder: expected both mlp, .* got swin_micro and fcn"),
         ("model.encoder.adapters={rank: 2}", "expected linear layers for adapters"),
     ],
 )

@@ -55,7 +55,7 @@ class Scored:
             client: {task: {metrics[task]: dice.uniform(20, 60)} for task in tasks}
             for client, tasks in self.tasks.items()
         }
-        return SimpleNamespace(clients=scores, baseline=None)
+        return SimpleNamespace(clients=scores, baseline=None, split="val")
 
     def dataset(self, client):
         return self.data[client]

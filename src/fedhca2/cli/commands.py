@@ -217,7 +217,7 @@ def leaderboard(
 def evaluate(
     run: FinishedRun,
     split: Annotated[
-        Literal["val", "test", "train"] | None,
+        Literal["train", "val", "test"] | None,
         typer.Option(
             help="Images to score: validation, test or training images.", show_default="those of the run's result"
         ),

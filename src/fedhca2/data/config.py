@@ -43,16 +43,18 @@ class DataConfig(Config):
         ),
     ] = None
 
-    def divide(self, images: Sequence[int], ids: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Divide the images that can be evaluated on into those for validation and those for the end, by their ids.
+    def divide(self, images: Sequence[int], val: Dataset) -> tuple[list[int], list[int]]:
+        """Divide images of the split `val` into those for validation and those for the end, by their ids.
 
         Raises FileError if the file of ids cannot be read, or names an image that the data set does not have.
         """
+        if self.test is None:
+            return list(images), []
         if isinstance(self.test, Path):
-            kept = _images_in(self.test, ids)
+            kept = _images_in(self.test, val.ids)
         else:
-            drawn = sorted(images, key=lambda image: derive(0, "test", ids[image]))
-            kept = set(drawn[: round((self.test or 0) * len(drawn))])
+            drawn = sorted(images, key=lambda image: derive(0, "test", val.ids[image]))
+            kept = set(drawn[: round(self.test * len(drawn))])
         return [image for image in images if image not in kept], [image for image in images if image in kept]
 
     @property

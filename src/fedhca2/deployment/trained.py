@@ -323,6 +323,6 @@ def _scores(client: Client, model: Path, split: Scored, thresholds: int) -> dict
         reason = " ".join(str(error).split())[:200]
         raise UserError(model, f"expected the trained model of {client.name!r}, got {reason}") from None
     batches = {"train": client.data.train, "val": client.data.val, "test": client.data.test}[split]
-    assert batches  # a run has test images for all of its clients, or for none
+    assert batches is not None  # a run has test images for all of its clients, or for none
     labels = {task: replace(space, edge_thresholds=thresholds) for task, space in batches.data.labels.items()}
     return client.evaluate_on(batches, labels, trivial=True)

@@ -102,7 +102,7 @@ def require_usable(experiment: Experiment, data: Mapping[str, OpenData], shards:
 def new_shard(experiment: Experiment, spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
     """The images of a client whose share of the training images is this part."""
     usable = keep(part, data.train.for_share(part).usable(spec.tasks)) if part else []
-    val, test = experiment.data[spec.data].divide(data.val.usable(spec.tasks), data.val.ids)
+    val, test = experiment.data[spec.data].divide(data.val.usable(spec.tasks), data.val)
     return Shard(usable, val, part, test)
 
 

@@ -238,7 +238,7 @@ def _locate_data(data: dict[str, Any], folder: Path) -> dict[str, Any]:
             paths |= path_settings(settings_class(data["kind"]))
         except ValueError as error:
             raise UserError("data.kind", str(error)) from None
-    return {key: str(folder / value) if key in paths else value for key, value in data.items()}
+    return {key: str(folder / value) if key in paths and value else value for key, value in data.items()}
 
 
 class Sent(Config):
