@@ -18,7 +18,7 @@ import torch
 from row import Row, show
 
 from fedhca2.clients import Client, DeviceSlot, on_device
-from fedhca2.clients.gpu.precompile import CACHE, precompile
+from fedhca2.clients.precompile import CACHE, precompile
 from fedhca2.clients.training import LocalTerms, set_mode, take_step
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients

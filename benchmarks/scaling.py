@@ -31,7 +31,7 @@ def measure(count: int) -> dict[str, Any]:
     from rich.console import Console
 
     from fedhca2.experiment import Experiment
-    from fedhca2.federation.in_process import InProcessRun
+    from fedhca2.federation.engine import InProcessRun
     from fedhca2.federation.run import run
     from fedhca2.federation.server import Server
     from fedhca2.reports.console import ConsoleWatcher

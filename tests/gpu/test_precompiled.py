@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedhca2.clients.gpu import precompile
+from fedhca2.clients import precompile
 from fedhca2.models import ModelConfig
 from small import SMALL, clients, small
 

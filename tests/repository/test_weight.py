@@ -12,16 +12,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "fedhca2"
 LIMITS = {
-    "lines": 36_700,  # goal: 27,000
-    "modules": 191,  # goal: 180
+    "lines": 35_900,  # goal: 27,000
+    "modules": 180,
     "module constants": 250,
     "imports inside functions": 60,
     "private names of torch": 8,
     "broad excepts": 15,
     "class names that exist twice": 0,
-    "modules with one importer": 32,  # goal: 25
+    "modules with one importer": 25,
     "95th percentile of function lines": 22,
-    "lines of tests": 33_900,  # goal: 23,000
+    "lines of tests": 32_950,  # goal: 23,000
 }
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

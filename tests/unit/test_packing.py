@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedhca2.packing import concatenate, copy_packed, split_like
+from fedhca2.params import concatenate, copy_packed, split_like
 
 
 def test_copies_have_the_values_and_shapes_of_the_originals(rng):

@@ -18,7 +18,7 @@ from fedhca2.configs import Setting, allowed_values, built_in_experiments, forma
 from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS, Method, components_of, resolve, settings_of
-from fedhca2.methods.resolve import NORMS
+from fedhca2.methods.catalogue import NORMS
 from fedhca2.reports.tables import TextTable
 from fedhca2.words import counted
 

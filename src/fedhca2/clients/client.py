@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedhca2.clients.device import DeviceSlot, on_device
 from fedhca2.clients.evaluation import BestModel, evaluate, mean_loss, recalibrate, trivial_scores
 from fedhca2.clients.exchange import DeclinedError, Exchange, FirstRow, RowLimits, divergence, first_rows
-from fedhca2.clients.gpu.device import DeviceSlot, on_device
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.training import Learner, LocalTerms, Training
@@ -24,8 +24,7 @@ from fedhca2.messages import BatchNorm, Effect, Order, Profile, Reply
 from fedhca2.models.layers import draw_keep
 from fedhca2.models.multitask import MultiTaskModel, fingerprint, slot_prefix
 from fedhca2.objectives import Epoch, Objective
-from fedhca2.packing import copy_packed
-from fedhca2.params import Part, Slot, unflatten
+from fedhca2.params import Part, Slot, copy_packed, unflatten
 from fedhca2.seeds import derive
 from fedhca2.tasks import LabelSpace
 from fedhca2.tasks.task import TRIVIAL, class_digests

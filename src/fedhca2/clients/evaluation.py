@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedhca2.clients.gpu.device import CapturedForward, Captures, on_device
+from fedhca2.clients.device import CapturedForward, Captures, on_device
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.training import Training, autocast, loss_of, total_loss
 from fedhca2.data.batches import Batch, Batches
 from fedhca2.data.transforms import own_size, placement
 from fedhca2.metrics import Metric, rise
 from fedhca2.models.multitask import MultiTaskModel, ScaledHead
-from fedhca2.packing import copy_packed, copy_values
-from fedhca2.params import ENCODER, assign, flatten
+from fedhca2.params import ENCODER, assign, copy_packed, copy_values, flatten
 from fedhca2.tasks import LabelSpace
 
 if TYPE_CHECKING:

@@ -18,12 +18,11 @@ from fedhca2.data.batches import Batch
 from fedhca2.models.layers import dropping
 from fedhca2.models.multitask import MultiTaskModel, ScaledHead, apply_head, slot_prefix
 from fedhca2.objectives import add_pull
-from fedhca2.packing import copy_values
-from fedhca2.params import ENCODER, Part
+from fedhca2.params import ENCODER, Part, copy_values
 from fedhca2.tasks import Task
 
 if TYPE_CHECKING:
-    from fedhca2.clients.gpu.device import Captures
+    from fedhca2.clients.device import Captures
 
 BETAS = (0.9, 0.999)  # how much of Adam's moments stays in each step
 

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, ValidationInfo
 
 from fedhca2.config import Config, suggest
-from fedhca2.data.adapters import CsvImages, HuggingFace, MapStyle
+from fedhca2.data.adapters import CocoMasks, CsvImages, HuggingFace, MapStyle
 from fedhca2.data.archives import Archive, NyudData, PascalContextData, Paths, Source
-from fedhca2.data.coco import CocoMasks
 from fedhca2.data.config import DataConfig
 from fedhca2.data.dataset import Dataset, Sample, Size, Split
 from fedhca2.data.files import (

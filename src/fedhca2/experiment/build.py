@@ -24,8 +24,7 @@ from fedhca2.messages import Profile
 from fedhca2.models import MultiTaskModel, build_model, common_model, draw_own_parts, fingerprint
 from fedhca2.models.own import check_parts
 from fedhca2.objectives import Longer
-from fedhca2.packing import copy_packed, copy_values
-from fedhca2.params import Layout, Slot, layouts
+from fedhca2.params import Layout, Slot, copy_packed, copy_values, layouts
 from fedhca2.tasks import LabelSpace
 from fedhca2.tasks.task import class_digests
 

@@ -32,7 +32,7 @@ from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
 from fedhca2.tasks import LabelSpace, TaskSet
-from fedhca2.tasks.declared import DeclaredTask, known_tasks
+from fedhca2.tasks.built_in import DeclaredTask, known_tasks
 from fedhca2.words import counted
 
 

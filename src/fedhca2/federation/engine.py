@@ -1,18 +1,251 @@
-"""The engine within this process: it opens the data sets here."""
+"""The engine within this process: it opens the data sets here, for clients of their own, or that train one model."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from math import inf
+from time import perf_counter
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from fedhca2.clients import BatchWatch, Client, DeviceSlot, on_device
+from fedhca2.clients.evaluation import Arrays, sample_labels, sample_predictions
+from fedhca2.clients.exchange import divergence
+from fedhca2.clients.precompile import precompile
+from fedhca2.clients.training import Learner
+from fedhca2.cores import host_free
 from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment, assign_shards, open_data, without_broken
-from fedhca2.federation.in_process import InProcessRun, choose_devices
+from fedhca2.experiment import (
+    Experiment,
+    OpenData,
+    Shard,
+    assign_shards,
+    open_data,
+    partition_as_data,
+    without_broken,
+)
+from fedhca2.experiment.build import plan_clients, step_kind
+from fedhca2.experiment.clients import client_kind
+from fedhca2.federation.client_store import ClientQueue, ClientStore
+from fedhca2.federation.in_process import InProcess, choose_devices, one_thread
 from fedhca2.federation.membership import shards_after
-from fedhca2.federation.pooled import PooledRun
+from fedhca2.federation.server import check_method, layouts_of
+from fedhca2.messages import Order, Profile, Reply
+from fedhca2.models.multitask import slot_prefix
 from fedhca2.objectives import Pooled
+from fedhca2.params import Slot
+from fedhca2.run_folder.checkpoints import unusable
 from fedhca2.run_folder.folder import PARTITION
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import device_name
 from fedhca2.run_folder.writer import RunFolder
+
+STATE_BYTES = 8 * 4  # of a client's state for each value that it shares: the value, its moments, and rows
+KEPT_SHARE = 1 / 8  # of a GPU's memory, for clients that stay on it between rounds
+# Two clients at a time share a GPU if steps are small, so that it would wait for the interpreter; more gained nothing.
+SMALL_MODEL = 1e7  # values
+SAMPLED = 24  # clients whose predictions a run keeps
+
+
+class InProcessRun(InProcess):
+    """The clients of one run in this process."""
+
+    stops_at_once: bool = False
+    all_stay: ClassVar[bool] = False  # in memory, and on the device
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        data: Mapping[str, OpenData],
+        shards: Mapping[str, Shard],
+        skipped: Mapping[str, list[str]],
+    ) -> None:
+        self.experiment, self.folder, self.data, self.shards, self.skipped = experiment, folder, data, shards, skipped
+        self.files: Mapping[str, Any] = {PARTITION: partition_as_data(experiment, data, shards)}
+        self._devices = choose_devices(experiment.devices)
+        self._step = step_kind(experiment, data, shards)
+        slots = [DeviceSlot(device, self._step) for device in self._devices]
+        with one_thread():
+            plans = plan_clients(experiment, data, shards, slots[0])
+        is_free = self._step == "captured" and not (experiment.devices or self.all_stay)
+        if is_free and _are_small(plan.profile for plan in plans):
+            slots += [DeviceSlot(slot.device, self._step) for slot in slots if slot.device.type == "cuda"]
+        memory = experiment.checkpoints.memory
+        room = host_free() / 4 if memory is None else memory * 1e9
+        super().__init__(
+            ClientStore(plans, folder.states, inf if self.all_stay else room), slots, finished=self._save_final_model
+        )
+        self.own_code = experiment.own_code
+        for slot in slots:
+            slot.keeps = self._have_room(slot.device)
+        self._predictions: dict[str, Arrays] = {name: {} for name in _one_of_each(self.profiles.values(), SAMPLED)}
+        checkpoint = folder.checkpoint
+        if checkpoint is not None:
+            try:
+                self.store.restore(checkpoint.path, checkpoint.clients)
+            except (ValueError, KeyError) as error:
+                raise unusable(checkpoint.path, error) from None
+        check_method(experiment.resolved_method, self.profiles)
+        # A client's noise key only exists here, so it is saved before any noised update leaves.
+        self.checkpoint_first = checkpoint is None and bool(experiment.privacy.noise)
+        self.checkpoint_every = experiment.checkpoints.every
+
+    @property
+    def device(self) -> str:
+        """The hardware that the clients train on."""
+        return ", ".join(dict.fromkeys(map(device_name, self._devices)))
+
+    def baseline(self, experiment: Experiment, folder: RunFolder) -> "InProcessRun":
+        """Clients with the same images."""
+        return InProcessRun(experiment, folder, self.data, self.shards, self.skipped)
+
+    def gather(self) -> None:
+        """Take the clients' states from the checkpoint."""
+        self.store.open()
+        if self.checkpoint_first:
+            self.each(list(self.profiles), lambda client: None)
+
+    def warm_up(self) -> None:
+        """Compile the clients' steps."""
+        if self.home.type == "cuda" and self._step == "compiled":
+            models = {spec.name: spec.model for spec in self.experiment.specs}
+            kinds = {spec.kind: spec.name for spec in self.experiment.specs}
+            precompile(models, [self.store.plan(name).build() for name in kinds.values()], self.home)
+
+    def _have_room(self, device: torch.device) -> bool:
+        """Whether the states of all clients take little of a GPU's memory."""
+        if device.type == "cpu" or self.all_stay:
+            return self.all_stay
+        values = sum(layout.numel for profile in self.profiles.values() for layout in profile.layouts.values())
+        return values * STATE_BYTES <= torch.cuda.get_device_properties(device).total_memory * KEPT_SHARE
+
+    def _save_final_model(self, client: Client) -> None:
+        self.folder.save_model(client.name, client.personal.model)
+        if client.name in self._predictions:
+            self._predictions[client.name] = sample_predictions(client, "after")
+
+    def finish(self) -> None:
+        """Save the predictions of some clients for a few images, before and after training."""
+        with one_thread():
+            for name, after in self._predictions.items():
+                first = self.store.plan(name).build()
+                self.folder.save_samples(name, sample_labels(first) | sample_predictions(first, "before") | after)
+
+
+def _are_small(profiles: Iterable[Profile]) -> bool:
+    """Whether several clients have models of which a GPU has room for two, and whose steps it finishes soon."""
+    values = [sum(layout.numel for layout in profile.layouts.values()) for profile in profiles]
+    return len(values) > 1 and max(values) <= SMALL_MODEL
+
+
+def _one_of_each(profiles: Iterable[Profile], count: int) -> list[str]:
+    """At most this many clients, of all kinds alike: the first of each, then the second, and so on."""
+    kinds: dict[str, list[str]] = {}
+    for profile in profiles:
+        kinds.setdefault(client_kind(profile.dataset, profile.tasks), []).append(profile.client)
+    turns = zip_longest(*kinds.values())
+    return [name for turn in turns for name in turn if name is not None][:count]
+
+
+class PooledRun(InProcessRun):
+    """Clients that train one encoder, and one decoder and head for each task of the same classes.
+
+    They take turns at the steps, spread evenly over a round. A step uses a batch of one client, with the labels that it
+    has. Parameters and moments are the same for all; running statistics stay with the client, whose images they follow.
+    """
+
+    all_stay: ClassVar[bool] = True
+
+    def gather(self) -> None:
+        """Let all clients use the parameters and moments of the first that has them."""
+        super().gather()
+        self.pool.shutdown()
+        self._work_at(self.slots[:1])  # each step follows another
+        parameters, moments = dict[Hashable, Parameter](), defaultdict[Tensor, Any](dict)
+        for name in self.profiles:
+            self.store.prepare([name])
+            with self.store.borrow(name, changed=False) as client:
+                with on_device(client):  # where it stays
+                    pass
+                share_parameters(client, parameters)
+                share_moments(client, moments)
+
+    def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
+        """Let clients evaluate, and then those that should train do so together; at the end, each has its own model."""
+        for name in [name for name, order in orders.items() if order.finish]:
+            with self.store.borrow(name) as client:
+                client.personal = client.shared = Learner(deepcopy(client.personal.model), client.training)
+        replies = super().perform({name: replace(order, train=False) for name, order in orders.items()}, watch)
+        if training := [order for order in orders.values() if order.train]:
+            names = [name for name, order in orders.items() if order.train]
+            with self._working(ClientQueue((), {})) as working:
+                working.append(trained := self.pool.submit(self._train, names, training[0].round, watch))
+            replies = {name: replace(reply, **trained.result().get(name, {})) for name, reply in replies.items()}
+        return replies
+
+    def _train(self, names: Sequence[str], round: int, watch: BatchWatch) -> dict[str, dict[str, Any]]:
+        """Train a round of these clients; returns what their replies say of it."""
+        slot = self.slots[0]
+        with ExitStack() as stack:
+            stack.enter_context(self._explained("method pooled", self.experiment.training, slot))
+            clients = {name: stack.enter_context(self.store.borrow(name)) for name in self.profiles}
+            stack.enter_context(on_device(next(iter(clients.values()))))
+            steps = {name: clients[name].single_steps(round, watch) for name in names}
+            counts = {name: clients[name].steps for name in names}
+            sums = {name: dict.fromkeys(clients[name].profile.tasks, 0.0) for name in names}
+            seconds = dict.fromkeys(names, 0.0)
+            for name in in_turns(counts):
+                began = perf_counter()
+                for task, loss in next(steps[name]).items():
+                    sums[name][task] += loss / counts[name]
+                seconds[name] += perf_counter() - began
+            for name in names:
+                clients[name].personal.end_round()
+                if fault := divergence(sums[name], clients[name].personal.parameters):
+                    raise UserError("method pooled", f"{name}: {fault}; a lower training.learning_rate may help")
+        return {name: {"losses": sums[name], "seconds": seconds[name]} for name in names}
+
+
+def share_parameters(client: Client, shared: dict[Hashable, Parameter]) -> None:
+    """Replace a client's parameters by those that are known for their place, and make the others known."""
+    model, profile = client.personal.model, client.profile
+    for slot, tensors in model.slots().items():
+        for name in tensors if not slot.part.endswith("_norms") else ():
+            path, _, leaf = (slot_prefix(slot) + name).rpartition(".")
+            module = model.get_submodule(path)
+            own = module.get_parameter(leaf)
+            module.register_parameter(leaf, shared.setdefault((*_place(profile, slot), name), own))
+
+
+def share_moments(client: Client, shared: defaultdict[Tensor, Any]) -> None:
+    """Let a client's optimiser use these moments, and add those of its parameters that nobody else has."""
+    old = client.personal
+    client.personal = client.shared = Learner(old.model, old.training)
+    shared.update({own: old.optimizer.state[own] for own in client.personal.parameters if own in old.optimizer.state})
+    client.personal.optimizer.state = shared
+
+
+def _place(profile: Profile, slot: Slot) -> tuple[Hashable, ...]:
+    """What clients that train one row have in common: its layouts, and of a task its name and its head's classes."""
+    own: list[Slot] = [slot, Slot("head", slot.task)] if slot.task else [slot]
+    return slot.task, *(layouts_of(profile, each) for each in own)
+
+
+def in_turns(counts: Mapping[str, int]) -> list[str]:
+    """Names in an order that spreads the turns of each evenly.
+
+    >>> in_turns({"a": 4, "b": 2})
+    ['a', 'b', 'a', 'a', 'b', 'a']
+    """
+    turns = [((turn + 0.5) / count, name) for name, count in counts.items() for turn in range(count)]
+    return [name for _, name in sorted(turns, key=lambda turn: turn[0])]
 
 
 @dataclass(frozen=True)

@@ -1,40 +1,24 @@
-"""The engine within this process: a thread for each device slot of a GPU, or for each core of the CPU."""
+"""Clients at work in this process: a thread for each device slot of a GPU, or for each core of the CPU."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import zip_longest
-from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot, Stopped, Training
-from fedhca2.clients.evaluation import Arrays, sample_labels, sample_predictions
-from fedhca2.clients.gpu.precompile import precompile
 from fedhca2.config import suggest
-from fedhca2.cores import host_free, usable_cores
+from fedhca2.cores import usable_cores
 from fedhca2.errors import Fault, UserError
-from fedhca2.experiment import Experiment, OpenData, Shard, partition_as_data
-from fedhca2.experiment.build import plan_clients, step_kind
 from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.client_store import ClientQueue, ClientStore
-from fedhca2.federation.server import check_method
 from fedhca2.imports import is_raised_in, one_line
 from fedhca2.messages import Order, Profile, Reply
-from fedhca2.run_folder.checkpoints import unusable
-from fedhca2.run_folder.folder import PARTITION
-from fedhca2.run_folder.result import device_name
-from fedhca2.run_folder.writer import RunFolder
 
 T = TypeVar("T")
-STATE_BYTES = 8 * 4  # of a client's state for each value that it shares: the value, its moments, and rows
-KEPT_SHARE = 1 / 8  # of a GPU's memory, for clients that stay on it between rounds
-# Two clients at a time share a GPU if steps are small, so that it would wait for the interpreter; more gained nothing.
-SMALL_MODEL = 1e7  # values
-SAMPLED = 24  # clients whose predictions a run keeps
 
 
 class InProcess:
@@ -183,107 +167,6 @@ class InProcess:
         self.store.close()
         for slot in self.slots:
             slot.release()
-
-
-class InProcessRun(InProcess):
-    """The clients of one run in this process."""
-
-    stops_at_once: bool = False
-    all_stay: ClassVar[bool] = False  # in memory, and on the device
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        folder: RunFolder,
-        data: Mapping[str, OpenData],
-        shards: Mapping[str, Shard],
-        skipped: Mapping[str, list[str]],
-    ) -> None:
-        self.experiment, self.folder, self.data, self.shards, self.skipped = experiment, folder, data, shards, skipped
-        self.files: Mapping[str, Any] = {PARTITION: partition_as_data(experiment, data, shards)}
-        self._devices = choose_devices(experiment.devices)
-        self._step = step_kind(experiment, data, shards)
-        slots = [DeviceSlot(device, self._step) for device in self._devices]
-        with one_thread():
-            plans = plan_clients(experiment, data, shards, slots[0])
-        is_free = self._step == "captured" and not (experiment.devices or self.all_stay)
-        if is_free and _are_small(plan.profile for plan in plans):
-            slots += [DeviceSlot(slot.device, self._step) for slot in slots if slot.device.type == "cuda"]
-        memory = experiment.checkpoints.memory
-        room = host_free() / 4 if memory is None else memory * 1e9
-        super().__init__(
-            ClientStore(plans, folder.states, inf if self.all_stay else room), slots, finished=self._save_final_model
-        )
-        self.own_code = experiment.own_code
-        for slot in slots:
-            slot.keeps = self._have_room(slot.device)
-        self._predictions: dict[str, Arrays] = {name: {} for name in _one_of_each(self.profiles.values(), SAMPLED)}
-        checkpoint = folder.checkpoint
-        if checkpoint is not None:
-            try:
-                self.store.restore(checkpoint.path, checkpoint.clients)
-            except (ValueError, KeyError) as error:
-                raise unusable(checkpoint.path, error) from None
-        check_method(experiment.resolved_method, self.profiles)
-        # A client's noise key only exists here, so it is saved before any noised update leaves.
-        self.checkpoint_first = checkpoint is None and bool(experiment.privacy.noise)
-        self.checkpoint_every = experiment.checkpoints.every
-
-    @property
-    def device(self) -> str:
-        """The hardware that the clients train on."""
-        return ", ".join(dict.fromkeys(map(device_name, self._devices)))
-
-    def baseline(self, experiment: Experiment, folder: RunFolder) -> "InProcessRun":
-        """Clients with the same images."""
-        return InProcessRun(experiment, folder, self.data, self.shards, self.skipped)
-
-    def gather(self) -> None:
-        """Take the clients' states from the checkpoint."""
-        self.store.open()
-        if self.checkpoint_first:
-            self.each(list(self.profiles), lambda client: None)
-
-    def warm_up(self) -> None:
-        """Compile the clients' steps."""
-        if self.home.type == "cuda" and self._step == "compiled":
-            models = {spec.name: spec.model for spec in self.experiment.specs}
-            kinds = {spec.kind: spec.name for spec in self.experiment.specs}
-            precompile(models, [self.store.plan(name).build() for name in kinds.values()], self.home)
-
-    def _have_room(self, device: torch.device) -> bool:
-        """Whether the states of all clients take little of a GPU's memory."""
-        if device.type == "cpu" or self.all_stay:
-            return self.all_stay
-        values = sum(layout.numel for profile in self.profiles.values() for layout in profile.layouts.values())
-        return values * STATE_BYTES <= torch.cuda.get_device_properties(device).total_memory * KEPT_SHARE
-
-    def _save_final_model(self, client: Client) -> None:
-        self.folder.save_model(client.name, client.personal.model)
-        if client.name in self._predictions:
-            self._predictions[client.name] = sample_predictions(client, "after")
-
-    def finish(self) -> None:
-        """Save the predictions of some clients for a few images, before and after training."""
-        with one_thread():
-            for name, after in self._predictions.items():
-                first = self.store.plan(name).build()
-                self.folder.save_samples(name, sample_labels(first) | sample_predictions(first, "before") | after)
-
-
-def _are_small(profiles: Iterable[Profile]) -> bool:
-    """Whether several clients have models of which a GPU has room for two, and whose steps it finishes soon."""
-    values = [sum(layout.numel for layout in profile.layouts.values()) for profile in profiles]
-    return len(values) > 1 and max(values) <= SMALL_MODEL
-
-
-def _one_of_each(profiles: Iterable[Profile], count: int) -> list[str]:
-    """At most this many clients, of all kinds alike: the first of each, then the second, and so on."""
-    kinds: dict[str, list[str]] = {}
-    for profile in profiles:
-        kinds.setdefault(client_kind(profile.dataset, profile.tasks), []).append(profile.client)
-    turns = zip_longest(*kinds.values())
-    return [name for turn in turns for name in turn if name is not None][:count]
 
 
 def choose_devices(wanted: Sequence[str] = ()) -> list[torch.device]:

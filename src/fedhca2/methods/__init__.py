@@ -33,9 +33,8 @@ from fedhca2.aggregation import (
     Weighted,
 )
 from fedhca2.messages import Delivery, Kind
-from fedhca2.methods.catalogue import METHODS
+from fedhca2.methods.catalogue import METHODS, components_of, resolve, settings_of
 from fedhca2.methods.method import Method
-from fedhca2.methods.resolve import components_of, resolve, settings_of
 from fedhca2.objectives import (
     Attracted,
     ControlVariate,

@@ -43,7 +43,7 @@ from fedhca2.run_folder.schema import (
     task_from,
 )
 from fedhca2.tasks import TASKS, TaskSet
-from fedhca2.tasks.declared import DeclaredTask, known_tasks
+from fedhca2.tasks.built_in import DeclaredTask, known_tasks
 
 SAMPLES_OF = "samples of a run"
 

@@ -1,16 +1,26 @@
-"""The built-in tasks. Their output is a map, with a value for every pixel, or one vector for the whole image."""
+"""The built-in tasks, and those that an experiment declares: another name for one of these, or a user's own.
 
+Their output is a map, with a value for every pixel, or one vector for the whole image.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from torch import Tensor
+from pydantic import Field, model_validator
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedhca2 import losses, metrics, painting
+from fedhca2.config import Config, suggest
+from fedhca2.imports import FORMS, is_import_path, load, located
 from fedhca2.labels import IGNORE
-from fedhca2.tasks.task import LabelSpace, Task, classes, resized, shares
+from fedhca2.tasks.task import LabelSpace, Task, TaskSet, classes, resized, shares
 
 
 def _most_likely(output: Tensor) -> Tensor:
@@ -211,3 +221,69 @@ BUILT_IN = (
         grouped_by="value",
     ),
 )
+
+TASKS = TaskSet(BUILT_IN)
+
+
+def get_task(name: str) -> Task:
+    """Look up a built-in task by name.
+
+    >>> get_task("detph")
+    Traceback (most recent call last):
+    ValueError: 'detph' is not a task. Did you mean 'depth'? (semseg, human_parts, sal, normals, ...)
+    """
+    if name not in TASKS:
+        raise ValueError(f"{name!r} is not a task. {suggest(name, TASKS)}")
+    return TASKS[name]
+
+
+class DeclaredTask(Config):
+    """A task under a name that the experiment chooses; settings replace those of its kind."""
+
+    kind: Annotated[str, Field(description=f"a built-in task, or {FORMS}")]
+    title: Annotated[str | None, Field(description="its name in tables and figures")] = None
+    weight: Annotated[float | None, Field(ge=0, description="of its loss in a client's total loss")] = None
+    unit: Annotated[str | None, Field(description="of its scores")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_alone(cls, values: Any) -> Any:
+        return {"kind": values} if isinstance(values, str) else values
+
+    def located(self, folders: Iterable[Path]) -> Self:
+        """The same with an import path that is valid anywhere."""
+        return self.model_copy(update={"kind": located(self.kind, folders)})
+
+    def task(self, name: str) -> Task:
+        """The task under this name; raises ValueError if there is no such kind."""
+        settings = self.model_dump(exclude={"kind"}, exclude_none=True)
+        untitled = {"title": ""} if self.kind in TASKS else {}  # "People" says more than "Regression"
+        return replace(self._found(), **untitled | settings, name=name)
+
+    def _found(self) -> Task:
+        if is_import_path(self.kind):
+            own: Task = load(self.kind, "a Task", lambda each: isinstance(each, Task))
+            return own
+        if self.kind not in TASKS:
+            known = suggest(self.kind, TASKS)
+            raise ValueError(f"kind: expected a known task or {FORMS}, got {self.kind!r:.200}. {known}")
+        return TASKS[self.kind]
+
+
+def known_tasks(declared: Mapping[str, DeclaredTask]) -> TaskSet:
+    """The built-in tasks and these; raises ValueError if one has a bad name, or cannot be found."""
+    tasks = []
+    for name, each in declared.items():
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name) or hasattr(nn.ModuleDict, name) or name == "image":
+            raise ValueError(
+                f"expected letters, digits and '_', and no name that Python or torch uses, got {name!r:.80}"
+            )
+        if name in TASKS:
+            raise ValueError(f"expected a new name, got {name!r}, which is built in")
+        try:
+            tasks.append(each.task(name))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    if not tasks:
+        return TASKS  # the same set, so that what is known of it can be shared
+    return TaskSet([*TASKS.values(), *tasks], {name: each.model_dump() for name, each in declared.items()})

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.clients.gpu.device import Captures
+from fedhca2.clients.device import Captures
 from fedhca2.clients.training import LocalTerms
 from small import clients, small
 
@@ -20,7 +20,7 @@ def captures(monkeypatch):
         run()  # as before a capture, which changes the values of the graph's own model
         return SimpleNamespace(replay=run)
 
-    monkeypatch.setattr("fedhca2.clients.gpu.device.capture_graph", recorded)
+    monkeypatch.setattr("fedhca2.clients.device.capture_graph", recorded)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))
     return Captures(CPU, compile=False)
 

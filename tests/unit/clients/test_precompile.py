@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from fedhca2.clients.gpu import precompile
+from fedhca2.clients import precompile
 from small import SMALL, clients, small
 
 JOBS = [{"part": "input", "size": [64, 64]}]

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from fedhca2.data import KINDS, FileError, MapStyle
-from fedhca2.data.coco import decode_runs, paint
+from fedhca2.data.adapters import decode_runs, paint
 from fedhca2.data.own import OwnSamples
-from fedhca2.tasks.declared import DeclaredTask, known_tasks
+from fedhca2.tasks.built_in import DeclaredTask, known_tasks
 
 SIZE = (32, 32)
 TASKS = known_tasks({"weight": DeclaredTask(kind="regression")})

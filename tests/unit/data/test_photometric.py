@@ -1,7 +1,7 @@
 import torch
 from torch.testing import assert_close
 
-from fedhca2.data.photometric import Distortion, distort, from_hsv
+from fedhca2.data.augmentation import Distortion, distort, from_hsv
 
 
 def test_colours_are_rounded_down_as_whole_numbers_are():

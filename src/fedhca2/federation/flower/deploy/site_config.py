@@ -24,7 +24,7 @@ from fedhca2.imports import is_import_path, located
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
 from fedhca2.strict_yaml import YamlError, read_yaml
-from fedhca2.tasks.declared import DeclaredTask
+from fedhca2.tasks.built_in import DeclaredTask
 from fedhca2.whole_files import write_whole
 
 SPENT = "the privacy budget is spent"

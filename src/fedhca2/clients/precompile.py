@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fedhca2.clients.client import Client
-from fedhca2.clients.gpu.device import CapturedForward, Captures
+from fedhca2.clients.device import CapturedForward, Captures
 from fedhca2.clients.training import Learner, Training, set_mode, take_step, task_loss
 from fedhca2.compiling import compiled, without_collecting
 from fedhca2.cores import usable_cores
@@ -32,7 +32,7 @@ from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, compile_parts, parts, use_fast_layers
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.tasks import TaskSet
-from fedhca2.tasks.declared import DeclaredTask, known_tasks
+from fedhca2.tasks.built_in import DeclaredTask, known_tasks
 from fedhca2.version import __version__
 
 INPUT, LOSS, ALL = "input", "loss", "all"  # jobs besides the parts of a model
@@ -93,7 +93,7 @@ def _compile_in_processes(device: torch.device, by_kind: Sequence[Sequence[Job]]
     cores, rooms = len(usable_cores()), torch.cuda.mem_get_info(device)[0] // process_bytes
     traces = len(by_kind) > 1 and rooms >= cores + 2  # for this process, whose batch is one of all tasks
     at_once = max(1, min(cores - 1 if traces else cores, rooms))
-    command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.gpu.precompile", str(device), str(at_once)]
+    command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device), str(at_once)]
     environment, pipe = {**os.environ, **SERIAL}, subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None

@@ -30,7 +30,7 @@ from fedhca2.data.batches import Batch
 from fedhca2.data.feed import DeviceFeed
 from fedhca2.models.fast import WeightsCastTogether, compile_parts, use_fast_layers
 from fedhca2.models.multitask import MultiTaskModel, apply_head
-from fedhca2.packing import copy_packed, copy_values
+from fedhca2.params import copy_packed, copy_values
 from fedhca2.tasks import Task
 
 if TYPE_CHECKING:
