@@ -19,6 +19,7 @@ from statistics import mean
 from gain_bars import gain_bars
 from gain_curve import gain_curve
 from results_adding import add_runs
+from results_claims import alpha_table, beta_table, federations_table, pace_table
 from results_jobs import CURVE_METHODS, PARTS, part
 from results_of_papers import SENSITIVITY
 from results_records import RECORDS, read_records
@@ -53,10 +54,12 @@ from results_tables import (
     measured,
     over_local,
     ranked,
+    scenario_of,
     seed_gains,
 )
 
 from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
 from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, RECOVERED, gather, rank_methods
@@ -195,11 +198,29 @@ class Page:
         if not alone or not ours:
             return f"*`{name}` was not run with other settings.*"
         rows = []
-        for label, changes, paper in SENSITIVITY:
+        for label, changes, papers in SENSITIVITY:
             own = ranked([*alone, *(run for run in ours if run.changes == changes)]).get("fedhca2")
             told = [gain_of(own), str(own["seeds"])] if own else [NOT_RUN] * 2
-            rows.append([label, *told, NOT_RUN if paper is None else f"{paper:+.2f}"])
+            paper = papers.get(scenario_of(name))
+            if own or paper is not None:
+                rows.append([label, *told, NOT_RUN if paper is None else f"{paper:+.2f}"])
         return markdown(["`fedhca2`", "Δm<br>% ↑", "seeds", "paper"], rows)
+
+    def federations(self):
+        """Gains by who takes part."""
+        return federations_table(self.runs)
+
+    def pace(self, name):
+        """How many rounds methods need to come near Local's final score."""
+        return pace_table(self.runs, name)
+
+    def alpha(self, name):
+        """α of each client over rounds."""
+        return alpha_table(self.runs, name)
+
+    def beta(self, name):
+        """The last β of each decoder by layer."""
+        return beta_table(self.runs, name)
 
     def recipe(self, name):
         """Training alone, and with one setting of the experiment changed at a time."""
@@ -236,9 +257,10 @@ class Page:
 
     def by_size(self, name):
         """The leaderboards of an experiment by training images per client."""
-        sized = {}
+        sized, tasks = {}, {spec.name: spec.tasks for spec in Experiment.load(name).specs}
         for run in self.runs.that_change(name, SIZES):
-            if run.method in CURVE_METHODS and exchanges_per_epoch(run.settings) is None:
+            same_clients = {client: tuple(scores) for client, scores in run.scores.items()} == tasks
+            if same_clients and run.method in CURVE_METHODS and exchanges_per_epoch(run.settings) is None:
                 sized.setdefault(images_per_client(run.settings), []).append(run)
         boards = {images: ranked(runs) for images, runs in sorted(sized.items())}
         return {images: board for images, board in boards.items() if board}

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from results_records import Record, read_file, write_file
-from results_runs import changed, portable
+from results_runs import changed, is_traced, portable
 
 from fedhca2.configs import built_in_names
 from fedhca2.errors import UserError
@@ -15,6 +15,7 @@ from fedhca2.methods import METHODS
 from fedhca2.run_folder.folder import CONFIG
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline
+from fedhca2.runs import Run
 
 
 def add_runs(folders, into):
@@ -78,7 +79,8 @@ def line_of(run, base):
     changes = changed(portable(base), settings)
     if paths := [value for value in strings_in([changes, method]) if Path(value).is_absolute()]:
         raise UserError("", f"expected settings that hold on every machine, got {paths[0]}")
-    return {"seed": experiment.seed, "method": method, "changes": changes, "scores": scores_of(run), **cost_of(run)}
+    line = {"seed": experiment.seed, "method": method, "changes": changes, "scores": scores_of(run), **cost_of(run)}
+    return line | ({"trace": trace_of(run)} if is_traced(experiment.to_dict()) else {})
 
 
 def scores_of(run):
@@ -91,6 +93,26 @@ def scores_of(run):
             main = headline(run.task_set[task], clients[spec.name][task])
             scores.setdefault(task, {}).setdefault(main.metric, {})[spec.name] = float(f"{main.value:.6g}")
     return scores
+
+
+def trace_of(run):
+    """Main scores by client and task after evaluated rounds, each client's α, and each decoder's last β by layer."""
+    made = Run(run.path)
+    main = {(score["client"], score["task"]): score["metric"] for score in made.scores()}
+    trace = {"rounds": [], "scores": {}, "alpha": {}, "beta": {}}
+    for one in made.history():
+        if one["method"] == run.method and main.get((one["client"], one["task"])) == one["metric"]:
+            trace["rounds"] += [one["round"]] * (one["round"] not in trace["rounds"])
+            trace["scores"].setdefault(one["client"], {}).setdefault(one["task"], []).append(
+                float(f"{one['value']:.5g}")
+            )
+    for one in made.weights():
+        value = round(one["weight"], 4)
+        if one["part"] == "encoder" and one["round"] in trace["rounds"]:
+            trace["alpha"].setdefault(one["client"], []).append(value)
+        elif one["part"] == "decoder" and one["round"] == run.rounds:
+            trace["beta"].setdefault(f"{one['client']}/{one['task']}", []).append(value)
+    return trace
 
 
 def cost_of(run):

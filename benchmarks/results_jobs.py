@@ -7,9 +7,10 @@ that are in the records. NAME is a name for the run's folder. Photographs need -
 """
 
 import argparse
+import json
 from pathlib import Path
 
-from results_records import RECORDS, identity, read_records
+from results_records import RECORDS, lacking_in, read_records
 
 from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS
@@ -50,15 +51,21 @@ CURVE_METHODS = ("local", "fedper", "matfl", "fedhca2", "fedpull")
 # take equal numbers of steps in 40 epochs. Alone, the length of rounds does not matter, so Local is run with one.
 EXCHANGES = (0.25, 1, 2, 4, 12)
 EXCHANGES_METHODS = ("fedper", "matfl", "fedpull", "fedhca2")
-# What the supplementary's tables 4, 6, 7 and table 3 change, and α and β alone. The defaults are in scenes_1c itself.
+# What the supplementary's tables 4, 6, 7 and table 3 change, fixed weights, and α and β alone. The defaults are in
+# scenes_1c itself. What the supplementary's tables 5 and 8 change in the second scenario, with c from 0.1 to 0.9.
 SENSITIVITY = {
     **{f"c{c}": [f"c={c}"] for c in (0.2, 0.6, 0.8)},
     **{f"start{start}": [f"alpha={start}", f"beta={start}"] for start in (0.01, 0.5, 1)},
     "alpha1": ["alpha=1"],
     "beta1": ["beta=1"],
+    "fixed": ["learn=false"],
     **{f"rate{rate}": [f"lr={rate}"] for rate in (0.005, 0.05, 0.1)},
     "encoder_alone": ["decoder=null"],
     "decoder_alone": ["encoder=null"],
+}
+SENSITIVITY_2 = {
+    **{f"c{c}": [f"c={c}"] for c in (0.1, 0.2, 0.6, 0.8, 0.9)},
+    **{f"start{start}": [f"alpha={start}", f"beta={start}"] for start in (0.01, 0.5, 1)},
 }
 # How decoders start: these in experiments with several clients of a kind, which otherwise have a common start.
 STARTS = ("scenes_2c", "scenes_4c")
@@ -73,6 +80,39 @@ SMALL_METHODS = ("local", "fedper", "matfl", "fedpull", "fedhca2")
 MIXED_METHODS = ("local", "fedavg", "fedper", "fedpull", "fedhca2")
 DEMO_SEEDS = 5
 MOLECULES_METHODS = ("local", "fedavg", "fedprox", "fedper", "ditto", "fedamp", "matfl", "fedpull", "fedhca2", "pooled")
+# Who takes part. A client has 500 images outdoors and 400 or 500 indoors, or 100 if there are a hundred clients.
+OUTDOOR = {"data": "outdoor", "split": ["semseg", "human_parts", "sal", "normals", "edge"]}
+HOME = {"name": "home", "data": "indoor", "tasks": ["semseg", "depth", "normals", "edge"]}
+STREET = {"name": "street", "data": "outdoor", "tasks": ["semseg", "human_parts", "normals"]}
+ROOMS = {"kind": "scenes", "domain": "indoor", "size": [64, 64], "seed": 1, "train": 1200, "val": 400}
+PARTIES = {
+    "outdoor_alone": ("scenes_1c", {"clients": [OUTDOOR]}),
+    "indoor_alone": ("scenes_2", {"clients": [{"data": "indoor", "split": ["semseg", "normals", "edge", "depth"]}]}),
+    "multi_task": (
+        "scenes_1c",
+        {"data.outdoor.train": 500, "clients": [STREET, HOME | {"tasks": ["semseg", "normals"]}]},
+    ),
+    "three": (
+        "scenes_1c",
+        {"data.outdoor.train": 1500, "clients": [OUTDOOR | {"split": ["semseg", "sal", "normals"]}]},
+    ),
+    "nine": (
+        "scenes_1c",
+        {"data.rooms": ROOMS, "clients": [OUTDOOR, HOME, {"data": "rooms", "split": ["semseg", "depth", "normals"]}]},
+    ),
+    "hundred": (
+        "scenes_4c",
+        {
+            "rounds": 15,
+            "data.outdoor.train": 8000,
+            "data.indoor.train": 2000,
+            "clients": [OUTDOOR | {"copies": 16, "epochs": 2}, HOME | {"copies": 20, "epochs": 2}],
+        },
+    ),
+}
+PARTIES_METHODS = ("local", "fedper", "matfl", "fedpull", "fedhca2")
+TRACED_METHODS = ("local", "fedavg", "matfl", "fedpull", "fedhca2")
+TRACE = "evaluate_every=2"  # which changes no score
 ALONE = ["baseline=false"]  # for experiments that would train Local in every run; the page compares with its own run
 
 
@@ -110,8 +150,27 @@ def exchanging(often):
 def sensitivity():
     """FedHCA² with other settings, and with one of its two parts."""
     for seed in range(SEEDS):
-        for name, settings in SENSITIVITY.items():
-            yield job("scenes_1c", "fedhca2", seed, [f"method.{setting}" for setting in settings], name)
+        for experiment, changes in {"scenes_1c": SENSITIVITY, "scenes_2": SENSITIVITY_2}.items():
+            for name, settings in changes.items():
+                yield job(experiment, "fedhca2", seed, [f"method.{setting}" for setting in settings], name)
+
+
+def parties():
+    """Who takes part: with and without clients of several tasks, 3 to 9 clients that differ more and more, and 100."""
+    for seed in range(SEEDS):
+        for name in PARTIES:
+            for method in PARTIES_METHODS:
+                yield job(PARTIES[name][0], method, seed, party(name), name)
+
+
+def party(name):
+    """The settings of a federation in PARTIES."""
+    return [f"{key}={json.dumps(value, separators=(',', ':'))}" for key, value in PARTIES[name][1].items()]
+
+
+def traces():
+    """Runs that record scores and learned weights over rounds, as the papers' figures show them."""
+    yield from each(["scenes_1c"], TRACED_METHODS, [TRACE], variant="traced")
 
 
 def photographs():
@@ -170,6 +229,8 @@ PARTS = {
         curve,
         exchanges,
         sensitivity,
+        parties,
+        traces,
         photographs,
         recipe,
         starts,
@@ -182,12 +243,12 @@ PARTS = {
 }
 
 
-def each(experiments, methods, settings=(), seeds=SEEDS):
+def each(experiments, methods, settings=(), seeds=SEEDS, variant=""):
     """One run per seed, experiment and method."""
     for seed in range(seeds):
         for experiment in experiments:
             for method in methods:
-                yield job(experiment, method, seed, settings)
+                yield job(experiment, method, seed, settings, variant)
 
 
 def job(experiment, method, seed, settings, variant=""):
@@ -226,9 +287,9 @@ def main(argv=None):
     parser.add_argument("--missing", action="store_true", help="only those that are not in the records")
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER")
     asked = parser.parse_args(argv)
-    done = {record.identity for record in read_records(asked.records)} if asked.missing else set()
+    lacking = lacking_in(read_records(asked.records) if asked.missing else ())
     for line in lines_of(asked.parts):
-        if not done or identity(settings_of(line)) not in done:
+        if not asked.missing or lacking(settings_of(line)):
             print(line)
 
 

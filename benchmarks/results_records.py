@@ -12,7 +12,7 @@ from math import nan
 from pathlib import Path
 from types import SimpleNamespace
 
-from results_runs import changes_in
+from results_runs import changes_in, is_traced
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
@@ -110,6 +110,17 @@ class Record(RunFiles):
 def identity(settings):
     """What two runs share of which one replaces the other: experiment, method, seed, and everything they change."""
     return settings["name"], settings["method"]["name"], settings["seed"], as_line(changes_in(settings))
+
+
+def lacking_in(records):
+    """Whether records lack a run with these settings, or its trace if it evaluates before the end."""
+    known = {record.identity: "trace" in record.line for record in records}
+
+    def lacks(settings):
+        traced = known.get(identity(settings))
+        return traced is None or (is_traced(settings) and not traced)
+
+    return lacks
 
 
 @cache

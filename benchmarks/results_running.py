@@ -4,7 +4,7 @@ import re
 
 from results_adding import add_runs
 from results_jobs import lines_of, settings_in
-from results_records import identity, read_records
+from results_records import lacking_in, read_records
 from rich.console import Console
 
 from fedhca2.experiment import Experiment
@@ -18,9 +18,9 @@ def run_missing(parts, settings, jobs, folder, records):
 
     What an interrupted command has finished is not made again. Returns the faults of failed runs, by folder.
     """
-    done = {record.identity for record in read_records(records)}
+    lacking = lacking_in(read_records(records))
     runs = [planned(line, settings, folder) for line in lines_of(parts)]
-    runs = [run for run in runs if identity(run.experiment.to_dict()) not in done]
+    runs = [run for run in runs if lacking(run.experiment.to_dict())]
     finished = [run.folder for run in runs if run.finished]
     add_runs(finished, records)
     if len(finished) == len(runs):

@@ -42,6 +42,13 @@ class Runs:
         self.used |= {record.identity for record in runs}
         return sorted(runs, key=lambda record: order.index(record.method))
 
+    def like(self, name, settings):
+        """The runs of an experiment with exactly these settings, given as KEY=VALUE."""
+        changes = changes_in(Experiment.load(name, settings).to_dict())
+        runs = [record for record in self.records.get(name, ()) if record.changes == changes]
+        self.used |= {record.identity for record in runs}
+        return runs
+
     def unused(self):
         """How many runs nobody asked for, by what they change."""
         found = {}
@@ -62,6 +69,11 @@ def built_in(name, method):
     """All settings of a built-in experiment with one of the catalogue's methods."""
     experiment = Experiment.load(name)
     return (experiment if method == experiment.method_name else experiment.with_method(method)).to_dict()
+
+
+def is_traced(settings):
+    """Whether a run evaluates over rounds though its experiment does not: its record then keeps these scores."""
+    return settings["evaluate_every"] and not built_in(settings["name"], settings["method"]["name"])["evaluate_every"]
 
 
 def portable(settings):

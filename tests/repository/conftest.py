@@ -48,10 +48,25 @@ def finished_run(tmp_path):
         cost = {"seconds": 7.0, "device": "a GPU", "versions": {"fedhca2": "9"}}
         (folder / "config.yaml").write_text(experiment.to_yaml(), "utf-8")
         (folder / "result.json").write_text(json.dumps(about | cost), "utf-8")
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in EVENTS), "utf-8")
+        events = [*EVENTS, *(events_over_rounds(clients, experiment.rounds) if experiment.evaluate_every else ())]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), "utf-8")
         return folder
 
     return written
+
+
+def events_over_rounds(clients, rounds):
+    """Scores that are half as good halfway, and weights that have learned by then."""
+    for round, share in ((max(rounds // 2, 1), 0.5), (rounds, 1)):
+        for client, tasks in clients.items():
+            for task, scores in tasks.items():
+                for metric, value in scores.items():
+                    now = value * share if metric not in ("mean_error", "rmse") else value / share
+                    who = {"client": client, "task": task, "metric": metric}
+                    yield {"event": "metric", "round": round, **who, "value": now}
+        slots = {f"{client}/encoder": [0.5 * share] for client in clients}
+        slots |= {f"{client}/decoder.{task}": [0.3, 0.2 * share] for client, tasks in clients.items() for task in tasks}
+        yield {"event": "weights", "round": round - 1, "weights": slots}
 
 
 def scored(metric, gain):

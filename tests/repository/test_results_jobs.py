@@ -54,6 +54,17 @@ def test_recorded_runs_can_be_left_out(listed, results, finished_run, tmp_path, 
     assert gone == {"scenes_1c-fedavg-s1", "scenes_1c-fedhca2-c0.2-s0"}
 
 
+def test_a_run_is_made_again_if_its_record_lacks_the_rounds_that_are_asked_for(listed, results, finished_run, tmp_path):
+    records = ["--records", str(tmp_path / "records")]
+    finished_run("a", 1, "method=local")
+    results.main([*records, "add", str(tmp_path / "runs")])
+    assert "scenes_1c-local-traced-s0" in {line.split()[0] for line in listed("traces", "--missing", *records)}
+    finished_run("b", 1, "method=local", "evaluate_every=2")
+    results.main([*records, "add", str(tmp_path / "runs")])
+    missing = {line.split()[0] for line in listed("catalogue", "traces", "--missing", *records)}
+    assert not missing & {"scenes_1c-local-s0", "scenes_1c-local-traced-s0"}
+
+
 @pytest.mark.slow
 def test_every_listed_run_is_in_a_block_and_every_block_has_runs(results, jobs, listed, finished_run, tmp_path):
     catalogue = {

@@ -1,6 +1,7 @@
 """The tables and figures of docs/results.md, from records of small made runs."""
 
 import re
+from importlib import import_module
 from xml.etree import ElementTree
 
 import pytest
@@ -131,9 +132,30 @@ def test_ranks_are_drawn(fill, three_seeds, tmp_path):
     assert (tmp_path / "docs" / "images" / "ranks-scenes_1c.svg").exists()
 
 
-@pytest.mark.parametrize("block", ["table", "sensitivity", "encoders", "curve", "exchanges", "ranks"])
+@pytest.mark.parametrize(
+    "block", ["table", "sensitivity", "encoders", "curve", "exchanges", "ranks", "pace", "alpha", "beta"]
+)
 def test_what_was_not_run_is_said(fill, three_seeds, block):
     assert "*`scenes_2c` was not run" in fill(f"{block} scenes_2c")
+
+
+def test_gains_of_the_same_clients_are_compared_as_others_join_them(results, fill, three_seeds, finished_run):
+    settings = import_module("results_jobs").party("outdoor_alone")
+    finished_run("local-alone-s0", 0, "method=local", *settings)
+    finished_run("fedper-alone-s0", 7, "method=fedper", *settings)
+    page = fill("federations")
+    assert "| five outdoor clients with one task each | +7.0 | – | – | – | 1 | +3.05 |" in page
+    assert "| the same five, beside a client with four tasks | -2.0" in page
+
+
+def test_runs_that_record_rounds_say_how_fast_models_learn_and_what_the_weights_become(fill, three_seeds, finished_run):
+    finished_run("local-traced-s0", 0, "method=local", "evaluate_every=20")
+    finished_run("fedhca2-traced-s0", -10, "evaluate_every=20")
+    page = fill("pace scenes_1c")
+    assert "| `local` | 40 | 9 of 9 |" in page
+    assert "| `fedhca2` | – | 0 of 9 |" in page
+    assert "| outdoor-sal | 0.250 | 0.500 |" in fill("alpha scenes_1c")
+    assert "| outdoor-sal/sal | 0.300 | 0.200 |" in fill("beta scenes_1c")
 
 
 def test_what_only_the_paper_has_is_shown_as_not_run(fill, three_seeds):
