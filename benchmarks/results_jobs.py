@@ -79,7 +79,9 @@ ENCODERS = {
 SMALL_METHODS = ("local", "fedper", "matfl", "fedpull", "fedhca2")
 MIXED_METHODS = ("local", "fedavg", "fedper", "fedpull", "fedhca2")
 DEMO_SEEDS = 5
-MOLECULES_METHODS = ("local", "fedavg", "fedprox", "fedper", "ditto", "fedamp", "matfl", "fedpull", "fedhca2", "pooled")
+MOLECULES = ("molecules_10", "molecules_few", "molecules_families")
+MOLECULES_METHODS = ("local", "fedpull", "fedper", "fedhca2", "pooled", "fedavg", "fedprox", "ditto", "fedamp", "matfl")
+MOLECULES_SEEDS = 5
 # Who takes part. A client has 500 images outdoors and 400 or 500 indoors, or 100 if there are a hundred clients.
 OUTDOOR = {"data": "outdoor", "split": ["semseg", "human_parts", "sal", "normals", "edge"]}
 HOME = {"name": "home", "data": "indoor", "tasks": ["semseg", "depth", "normals", "edge"]}
@@ -215,11 +217,13 @@ def demo():
 
 def molecules():
     """Companies with molecules, with `fedpull` also as it did best in plain PyTorch."""
-    yield from each(["molecules_10"], MOLECULES_METHODS, seeds=5)
-    yield from each(["molecules_few", "molecules_families"], MOLECULES_METHODS)
-    for experiment, seeds in {"molecules_10": 5, "molecules_few": SEEDS, "molecules_families": SEEDS}.items():
-        for seed in range(seeds):
+    first, others = MOLECULES_METHODS[:5], MOLECULES_METHODS[5:]
+    for seed in range(MOLECULES_SEEDS):
+        for experiment in MOLECULES:
+            yield from (job(experiment, method, seed, []) for method in first)
             yield job(experiment, "fedpull", seed, ["method.until=0.75"], "late")
+    yield from each(MOLECULES, others, seeds=MOLECULES_SEEDS)
+    yield from each(["molecules_few"], [method for method in METHODS if method not in MOLECULES_METHODS], seeds=1)
 
 
 PARTS = {

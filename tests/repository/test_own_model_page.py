@@ -99,19 +99,13 @@ FAULTS = {
         [("[3, *self.channels]", "[3, width, width, width, width]")],
         "maps 2×8×16×16, 2×16×8×8, .*, got 2×8×16×16, 2×8×8×8",
     ),
-    "fewer maps": (
-        [("        return maps", "        return maps[:3]")],
-        "expected a list of maps .*got 2×8×16×16",
-    ),
+    "fewer maps": ([("        return maps", "        return maps[:3]")], "expected a list of maps .*got 2×8×16×16"),
     "no list": (
         [("        return maps", "        return maps[0]")],
         "expected a list of maps .*, got a tensor 2×8×16×16",
     ),
     "no channels": ([("self.channels", "self.widths")], "expected `channels`, the widths of its maps, got none"),
-    "no module": (
-        [("class Ladder(nn.Module):", "class Ladder:")],
-        "Ladder: expected a class of torch.nn.Module, got",
-    ),
+    "no module": ([("class Ladder(nn.Module):", "class Ladder:")], "Ladder: expected a class of torch.nn.Module, got"),
     "another name": ([("class Ladder(", "class Leader(")], r"got nothing of that name. Did you mean 'Leader'\?"),
     "an error inside": (
         [("maps = []", "maps = [][0]")],

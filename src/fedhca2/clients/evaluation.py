@@ -16,7 +16,7 @@ from fedhca2.clients.training import Training, autocast, loss_of, total_loss
 from fedhca2.data.batches import Batch, Batches
 from fedhca2.data.transforms import own_size, placement
 from fedhca2.metrics import Metric, rise
-from fedhca2.models.multitask import MultiTaskModel, ScaledHead
+from fedhca2.models.multitask import MultiTaskModel, Scaled
 from fedhca2.params import ENCODER, assign, copy_packed, copy_values, flatten
 from fedhca2.tasks import LabelSpace
 
@@ -140,29 +140,33 @@ def trivial_answers(train: Batches) -> dict[str, Tensor]:
             found, counts = np.unique(label[known].numpy(), return_counts=True)
             classes[task].update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
             continue
-        flat = torch.stack((torch.where(known, label, 0).double(), known.double())).reshape(2, len(label), -1)
-        sums[task] = sums.get(task, 0) + flat.sum(dim=-1)
+        pairs = torch.stack((torch.where(known, label, 0).double(), known.double())).transpose(1, 2)
+        sums[task] = sums.get(task, 0) + pairs.flatten(2).sum(dim=-1)
     means = {task: (total / count).float() for task, (total, count) in sums.items() if bool(count.all())}
     return means | {task: torch.tensor([found.most_common(1)[0][0]]) for task, found in classes.items() if found}
 
 
 def _training_labels(train: Batches, most: int = 1_000) -> Iterator[tuple[str, Tensor]]:
-    """The labels of training images with their tasks, of at most `most` images."""
+    """Labels [B, C, …] of a task, several times for each: of all arrays, or of at most `most` images."""
+    if train.are_arrays:
+        for batch in train.in_order():
+            yield from batch.labels.items()
+        return
     for index in train.indices[:: -(-len(train.indices) // most)]:
         sample = train.data.load(index, train.tasks)
-        yield from ((task, sample[task]) for task in train.tasks)
+        yield from ((task, sample[task][None]) for task in train.tasks)
 
 
 @torch.no_grad()
 def standardise(model: MultiTaskModel, train: Batches) -> None:
     """Give the heads that learn from standardised values the mean and deviation of the training labels."""
-    heads = {task: head for task, head in model.heads.items() if isinstance(head, ScaledHead)}
+    heads = {task: head for task, head in model.heads.items() if isinstance(head, Scaled)}
     values: dict[str, list[Tensor]] = {task: [] for task in heads}
     for task, label in _training_labels(train) if heads else ():
         if task in heads:
             values[task].append(label)
     for task, head in heads.items():
-        labels = np.ma.masked_invalid(torch.stack(values[task]).double().numpy())
+        labels = np.ma.masked_invalid(torch.cat(values[task]).double().numpy())
         head.mean.copy_(torch.from_numpy(labels.mean(axis=0).filled(0.0)))
         deviation = labels.std(axis=0).filled(1.0)
         head.deviation.copy_(torch.from_numpy(np.where(deviation > 0, deviation, 1.0)))

@@ -16,7 +16,7 @@ from fedhca2.config import Config
 from fedhca2.data.augmentation import SCALES
 from fedhca2.data.batches import Batch
 from fedhca2.models.layers import dropping
-from fedhca2.models.multitask import MultiTaskModel, ScaledHead, apply_head, slot_prefix
+from fedhca2.models.multitask import MultiTaskModel, Scaled, apply_head, slot_prefix
 from fedhca2.objectives import add_pull
 from fedhca2.params import ENCODER, Part, copy_values
 from fedhca2.tasks import Task
@@ -203,7 +203,7 @@ def task_loss(task: Task, head: nn.Module, decoded: Tensor, label: Tensor) -> Te
 
 def loss_of(task: Task, head: nn.Module, output: Tensor, label: Tensor) -> Tensor:
     """The loss of a head's output, of standardised values if it has their mean and deviation."""
-    if isinstance(head, ScaledHead):
+    if isinstance(head, Scaled):
         output, label = head.standardised(output), head.standardised(label)
     return task.loss(output, label)
 

@@ -43,10 +43,9 @@ class MultiTaskModel(nn.Module):
     def _head(self, config: ModelConfig, task: str, channels: int) -> nn.Module:
         if config.head and config.head.is_own:
             return make("head", config.head, self.width, channels)
-        if config.decoder.kind == "mlp":
-            return nn.Linear(self.width, channels)
         if self.tasks[task].output == "vector":
-            return (ScaledHead if self.tasks[task].standardised else VectorHead)(self.width, channels)
+            kinds = (nn.Linear, ScaledLinear) if config.decoder.kind == "mlp" else (VectorHead, ScaledHead)
+            return kinds[self.tasks[task].standardised](self.width, channels)
         usual = "linear" if config.decoder.kind == "deeplab" else "transposed"
         kind = config.head.kind if config.head else usual
         return nn.Conv2d(self.width, channels, kernel_size=1) if kind == "linear" else Head(self.width, channels)
@@ -245,7 +244,7 @@ class VectorHead(nn.Sequential):
         super().__init__(nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, channels, kernel_size=1), nn.Flatten())
 
 
-class ScaledHead(VectorHead):
+class Scaled(nn.Module):
     """A vector head that answers in the unit of its labels, and learns from standardised ones.
 
     Their mean and deviation are a client's own: they are saved with its model, and never sent.
@@ -262,13 +261,20 @@ class ScaledHead(VectorHead):
 
     def forward(self, input: Tensor) -> Tensor:
         """The values in the labels' unit, in full precision."""
-        for layer in self:
-            input = layer(input)
-        return input.float() * self.deviation + self.mean
+        values: Tensor = super().forward(input)
+        return values.float() * self.deviation + self.mean
 
     def standardised(self, values: Tensor) -> Tensor:
         """Values of mean 0 and deviation 1 over the training labels."""
         return (values - self.mean) / self.deviation
+
+
+class ScaledHead(Scaled, VectorHead):
+    """A scaled head for maps of features."""
+
+
+class ScaledLinear(Scaled, nn.Linear):
+    """A scaled head for vectors of features."""
 
 
 def _unscaled_before(head: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:

@@ -346,10 +346,7 @@ def test_many_objects_take_no_more_memory_than_one(tmp_path):
     [
         ([{"counts": [10**6], "size": [1000, 1000]}] * 2001, "pixels in the boxes around objects, more than 2e.09"),
         ([[[0, 0, 1000, 1000, 0, 1000]] * 2001], "pixels in the boxes around objects, more than 2e.09"),
-        (
-            [[[value for i in range(4003) for value in (i % 1000, 1000 * (i % 2))]]],
-            "more than 4000000",
-        ),
+        ([[[value for i in range(4003) for value in (i % 1000, 1000 * (i % 2))]]], "more than 4000000"),
     ],
 )
 def test_objects_that_would_take_minutes_are_refused_before_they_are_painted(tmp_path, segmentations, message):

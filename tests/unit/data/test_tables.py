@@ -123,19 +123,8 @@ def test_rows_may_have_names(tmp_path):
 
 def test_scores_and_answers_are_in_the_unit_of_the_column(tmp_path):
     path = table_in(tmp_path)
-    done = CliRunner().invoke(
-        app,
-        [
-            "run",
-            str(path),
-            "--out",
-            str(tmp_path / "run"),
-            "--set",
-            "rounds=60",
-            "--set",
-            "training.schedule.lag=false",
-        ],
-    )
+    changes = [word for each in ("rounds=60", "training.schedule.lag=false") for word in ("--set", each)]
+    done = CliRunner().invoke(app, ["run", str(path), "--out", str(tmp_path / "run"), *changes])
     assert done.exit_code == 0, done.output
     trained = Trained.open(tmp_path / "run", "ward")
     old, young = ({"age": age, "weight": 70, "ward": "a"} for age in (80, 30))

@@ -59,10 +59,7 @@ def test_a_task_comes_from_a_file_beside_the_experiment(tmp_path):
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
-        (
-            {"x": "regresion"},
-            "tasks: x: kind: expected a known task",
-        ),
+        ({"x": "regresion"}, "tasks: x: kind: expected a known task"),
         ({"x": "no_file.py:X"}, "tasks: x: "),
         ({"depth": "regression"}, "tasks: expected a new name, got 'depth'"),
         ({"a.b": "regression"}, "tasks: expected letters, digits and '_'"),

@@ -8,18 +8,7 @@ from fedhca2.errors import UserError
 from fedhca2.federation.forecast import forecast
 from fedhca2.federation.moves import Reach
 from fedhca2.objectives import HeadsFirst, Objective, parts_of_epochs
-from small_run import (
-    CrashError,
-    Silent,
-    clients_of,
-    crash,
-    events,
-    models,
-    resume_small,
-    run_small,
-    same_models,
-    small,
-)
+from small_run import CrashError, Silent, clients_of, crash, events, models, resume_small, run_small, same_models, small
 
 DATA = {
     "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 12, "val": 1},

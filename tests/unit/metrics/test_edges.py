@@ -10,14 +10,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from fedhca2.metrics import OdsF
 from fedhca2.metrics.edge_kernels import sweep, thin
-from fedhca2.metrics.edges import (
-    PRESETS,
-    EdgeRules,
-    average_precision,
-    levels,
-    suppress_non_maxima,
-    triangle,
-)
+from fedhca2.metrics.edges import PRESETS, EdgeRules, average_precision, levels, suppress_non_maxima, triangle
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from fedhca2.models.multitask import ScaledHead
 from fedhca2.tasks import TASKS
 from small_run import SETTINGS, Silent, clients_of, run_small
 
+ONE = [{"data": "photos", "tasks": ["year"]}]
+
 
 class Years:
     """Images whose brightness says the year in which they were taken."""
@@ -27,19 +29,31 @@ class Years:
         return {"image": np.full((32, 32, 3), self.bright[index], np.uint8), "year": 1950 + self.bright[index] / 5}
 
 
-def dated(**changes):
+class Tracks(Years):
+    """The same as arrays of four numbers."""
+
+    shape = (4,)
+
+    def __getitem__(self, index):
+        return {"input": [self.bright[index] / 128 - 1, 1, 0, 0], "year": 1950 + self.bright[index] / 5}
+
+
+def dated(kind="Years", **changes):
     """Two clients that guess years."""
-    data = {"photos": {"kind": f"{__name__}:Years"}}
+    data = {"photos": {"kind": f"{__name__}:{kind}"}}
     tasks = {"year": {"kind": "regression", "unit": "years"}}
-    clients = [{"data": "photos", "tasks": ["year"], "copies": 2}]
+    clients = [ONE[0] | {"copies": 2}]
     plain = {key: SETTINGS[key] for key in ("name", "model", "training")}
+    if kind == "Tracks":
+        plain["model"] = {"encoder": {"kind": "mlp", "widths": [16, 8]}}
     return Experiment.parse(
         {**plain, "method": "fedavg", "rounds": 6, "data": data, "tasks": tasks, "clients": clients, **changes}
     )
 
 
-def test_a_client_knows_the_mean_and_deviation_of_its_own_training_labels():
-    client = clients_of(dated())["photos-1"]
+@pytest.mark.parametrize("kind", ["Years", "Tracks"])
+def test_a_client_knows_the_mean_and_deviation_of_its_own_training_labels(kind):
+    client = clients_of(dated(kind))["photos-1"]
     head = client.personal.model.heads["year"]
     labels = torch.cat([client.data.train.data.load(index, ("year",))["year"] for index in client.data.train.indices])
     assert head.mean.item() == pytest.approx(labels.mean().item())
@@ -54,16 +68,32 @@ def test_its_loss_is_that_of_standardised_values():
     assert loss_of(TASKS["regression"], head, torch.tensor([[1985.0]]), torch.tensor([[1955.0]])) == standard
 
 
-def test_large_numbers_are_learned_and_scored_in_their_unit(tmp_path):
-    result = run_small(dated(), tmp_path / "run", Silent())
+def test_a_rare_label_of_arrays_counts():
+    class Rare(Tracks):
+        def __init__(self, split):
+            self.bright = np.full(4_000, np.nan)
+            self.bright[[7, 1_001]] = 0, 255
+
+        def __getitem__(self, index):
+            return {"input": [1, 1, 1, 1], "year": super().__getitem__(index)["year"]}
+
+    heads = clients_of(dated("Tracks", data={"photos": {"kind": Rare}}, clients=ONE))["photos"].personal.model.heads
+    assert heads["year"].mean.item() == pytest.approx(1975.5)
+
+
+@pytest.mark.parametrize("kind", ["Years", "Tracks"])
+def test_large_numbers_are_learned_and_scored_in_their_unit(tmp_path, kind):
+    result = run_small(dated(kind), tmp_path / "run", Silent())
     scores = result.clients["photos-1"]["year"]
     assert scores["rmse"] < 1.5 * scores["trivial"] < 50  # years; without standardising it is about 1,970
 
 
-def test_the_saved_model_answers_in_the_unit(tmp_path):
-    run_small(dated(rounds=1), tmp_path / "run", Silent())
+@pytest.mark.parametrize("kind", ["Years", "Tracks"])
+def test_the_saved_model_answers_in_the_unit(tmp_path, kind):
+    run_small(dated(kind, rounds=1), tmp_path / "run", Silent())
     trained = Trained.open(tmp_path / "run", "photos-1", allow_code=[__name__])
-    assert 1900 < trained.predict(np.full((32, 32, 3), 128, np.uint8))["year"].item() < 2050
+    asked = np.full((32, 32, 3), 128, np.uint8) if kind == "Years" else np.array([0, 1, 0, 0], np.float32)
+    assert 1900 < trained.predict(asked)["year"].item() < 2050
 
 
 def test_a_model_of_an_earlier_version_answers_as_it_is():
