@@ -15,7 +15,8 @@ def process(app, what, name, obj, options, lines):
     """Change the lines of one docstring."""
     lines[:] = to_rst("\n".join(lines)).splitlines()
     if isinstance(obj, type) and issubclass(obj, Config):
-        lines += ["", *settings(obj)]
+        explained = set(re.findall(r"^:param (\w+):", "\n".join(lines), re.M))
+        lines += ["", *settings(obj, explained)]
 
 
 def shorten(app, what, name, obj, options, signature, returns):
@@ -32,11 +33,11 @@ def to_rst(text):
     return FORMULA.sub(lambda found: f":math:`{' '.join(found[1].split())}`", text)
 
 
-def settings(config):
-    """A line for each setting: its meaning, default and values."""
+def settings(config, explained=()):
+    """A line for each setting that is not explained yet: its meaning, default and values."""
     schemas = config.model_json_schema()["properties"]
     for name, field in config.model_fields.items():
-        if name != "kind":
+        if name != "kind" and name not in explained:
             value = field.get_default(call_default_factory=True)
             plain = not field.is_required() and not isinstance(value, Config) and value != ""
             known = "; ".join(

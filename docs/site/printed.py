@@ -4,7 +4,7 @@ python docs/site/printed.py     runs the commands and writes the pages again
 
 Between `<!-- prints: COMMAND -->` and `<!-- end -->` is what the command prints, in a folder with the files of its
 page: fenced blocks whose first line names a file, such as `# my.yaml`. `python FILE && …` runs one of them first.
-`<!-- commands -->` and `<!-- methods -->` begin blocks that describe every command and every method.
+`<!-- commands -->`, `<!-- methods -->` and `<!-- settings -->` begin blocks that describe all of these.
 """
 
 import inspect
@@ -22,18 +22,20 @@ from method_facts import table as methods_table
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
+from fedhca2.configs import list_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PRINTS = re.compile(r"(<!-- prints: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 METHODS = re.compile(r"(<!-- methods -->\n).*?(<!-- end -->)", re.DOTALL)
 COMMANDS = re.compile(r"(<!-- commands -->\n).*?(<!-- end -->)", re.DOTALL)
+SETTINGS = re.compile(r"(<!-- settings -->\n).*?(<!-- end -->)", re.DOTALL)
 FILE = re.compile(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def filled(text):
     """A page with what its commands print."""
-    if not any(block.search(text) for block in (PRINTS, COMMANDS, METHODS)):
+    if not any(block.search(text) for block in (PRINTS, COMMANDS, METHODS, SETTINGS)):
         return text
     with TemporaryDirectory() as folder, chdir(folder):
         for name, content in FILE.findall(text):
@@ -41,6 +43,7 @@ def filled(text):
             Path(name).write_text(content, "utf-8")
         text = PRINTS.sub(lambda block: f"{block[1]}```\n{output(block[2])}\n```\n{block[3]}", text)
     text = METHODS.sub(lambda block: f"{block[1]}{methods_table()}\n{block[2]}", text)
+    text = SETTINGS.sub(lambda block: f"{block[1]}{settings_tables()}\n{block[2]}", text)
     return COMMANDS.sub(lambda block: f"{block[1]}{''.join(described(typer.main.get_command(app)))}{block[2]}", text)
 
 
@@ -96,10 +99,33 @@ def plain(help):
     return " ".join((help or "").replace("\b", "").split())
 
 
+def settings_tables():
+    """A table for each group of settings."""
+    lines, group, settings = [], None, list_settings()
+    for each in settings:
+        if each.group != group:
+            group = each.group
+            lines += [f"## {heading(group)}", "", *([each.about, ""] if each.about else [])]
+            lines += ["| key | values | default | meaning |", "| --- | --- | --- | --- |"]
+        values = f"[below](#{place_of(each, settings)})" if each.values == "nested settings" else each.values
+        cells = [f"`{each.name}`", values, each.default, each.meaning]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return re.sub(r"\|\n##", "|\n\n##", "\n".join(lines))
+
+
+def heading(group):
+    """The title of a group of settings."""
+    return group.replace("clients.0", "clients.N") or "The experiment"
+
+
+def place_of(setting, settings):
+    """The anchor of the group within a setting: the first, or for a group that occurs again, where it occurs first."""
+    keys = (re.escape(re.sub(r"\(\w+\)", "(scenes)", key)) for key in (setting.key, setting.name))
+    found = (each.group for key in keys for each in settings if re.match(rf"{key}(?: |\.NAME|\.0|$)", each.group))
+    return re.sub("[^a-z0-9_ -]", "", heading(next(found)).lower()).replace(" ", "-")
+
+
 if __name__ == "__main__":
-    (ROOT / "docs" / "settings.md").write_text(
-        CliRunner().invoke(app, ["config", "show", "--markdown"]).output, "utf-8"
-    )
     for page in PAGES:
         text = page.read_text("utf-8")
         if filled(text) != text:

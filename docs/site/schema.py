@@ -8,6 +8,7 @@ class of a user's own, which may have any setting. A file that extends another m
 
 import inspect
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def experiment_schema() -> Schema:
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",  # the dialect that all editors know
         "title": "An experiment of fedhca2",
-        "description": inspect.getdoc(Experiment),
+        "description": _about(Experiment),
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
@@ -70,6 +71,11 @@ def experiment_schema() -> Schema:
     }
 
 
+def _about(documented: Any) -> str:
+    """A docstring without its examples and parameters."""
+    return re.split(r"\n\n(?=>>>|:param)", inspect.getdoc(documented) or "")[0]
+
+
 def _complete_data(held: Mapping[str, Schema], names: Mapping[type[Config], str]) -> None:
     """Let the kind of a data set, and that of its partition, say which settings they have."""
     for kind, model in KINDS.items():
@@ -77,7 +83,7 @@ def _complete_data(held: Mapping[str, Schema], names: Mapping[type[Config], str]
         divisions = [option["$ref"].rpartition("/")[2] for option in settings["partition"].pop("oneOf")]
         settings["partition"] |= _by_kind({held[name]["properties"]["kind"]["const"]: name for name in divisions})
         settings["kind"] = {"const": kind}
-        held[names[model]]["description"] = inspect.getdoc(getattr(model, "made_by", model))
+        held[names[model]]["description"] = _about(getattr(model, "made_by", model))
 
 
 def _complete_models(held: Mapping[str, Schema]) -> None:

@@ -1,4 +1,8 @@
-"""Federated multi-task learning for clients that do not share a task list.
+"""Federated multi-task learning for sites with different tasks.
+
+>>> import fedhca2
+>>> run = fedhca2.run(fedhca2.Experiment.load("demo", ["rounds=5"]), "runs/first")  # doctest: +SKIP
+>>> run.result.delta_m, run.report()  # doctest: +SKIP
 
 `docs/api.md` lists the public names: these, and those of `fedhca2.methods`, `fedhca2.tasks`, `fedhca2.data` and
 `fedhca2.flower`.

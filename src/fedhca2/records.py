@@ -16,8 +16,12 @@ MOST_ROWS = 60  # that a notebook shows
 class Records(list[dict[str, Any]]):
     """A table as a list of dictionaries: `pandas.DataFrame(records)`, `polars.DataFrame(records)`, `.to_csv(path)`.
 
-    A column has values of one type, since polars takes its type from the first rows: an unknown number is NaN, and no
-    text is "". A notebook shows it as a table.
+    Every column has values of one type, which polars needs: an unknown number is NaN, and a missing text is "". A
+    notebook shows it as a table.
+
+    >>> print(Records([{"client": "home", "gain": 1.5}]).to_csv().strip())
+    client,gain
+    home,1.5
     """
 
     @property

@@ -123,6 +123,7 @@ def compare(
     >>> comparison = fedhca2.compare(experiment, ["local", "fedper"], "runs/both", seeds=3)  # doctest: +SKIP
     >>> comparison.table().to_csv("table.csv")  # doctest: +SKIP
 
+    :param experiment: what to run, with each of the methods.
     :param methods: names, import paths, or objects of `Method`.
     :param out: the folder of all runs, by default runs/compare-NAME.
     :param seeds: seeds per method; a test of what is beyond chance needs three.
@@ -148,7 +149,7 @@ def _run_side_by_side(planned: Sequence[ComparisonRun], jobs: int | None, *, qui
     with ParallelConsole(Console(quiet=quiet), len(planned), sum(one.finished for one in planned)) as watcher:
         faults = run_in_parallel(planned, jobs, watcher)
     if faults:
-        raise UserError.of(Fault(str(run), f"expected to finish, got {why}") for run, why in faults.items())
+        raise UserError.of(Fault(str(run), f"did not finish: {why}") for run, why in faults.items())
 
 
 def run_function(engine: EngineName) -> Callable[..., Result]:
@@ -182,7 +183,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Place, allow_code: Sequence[str] = ()) -> "Run":
-        """Open an existing run; `allow_code` are files and modules that its folder names and that you trust."""
+        """Open the run in a folder; `allow_code` are files and modules that the folder names and that you trust."""
         imports.allow_code(allow_code)
         return cls(RunFiles.open(folder).path)
 
@@ -197,7 +198,7 @@ class Run:
         return self.files.outcome
 
     def scores(self) -> Records:
-        """A record for each client and task: its main score, that of training alone, and the gain over it in percent.
+        """A record for each client and task: its main `score`, that of training `alone`, and the `gain` in percent.
 
         `counts` says whether the task counts in Δm. Unknown numbers are NaN.
         """
@@ -240,21 +241,22 @@ class Run:
         return records
 
     def evaluate(self, split: Scored | None = None, client: str | None = None, thresholds: int = 99) -> Result:
-        """Score the saved models again, of all clients or of one, and of the Local baseline if the run trained it.
+        """Score the saved models again, and those of the local baseline if the run trained it.
 
-        :param split: the images to score: `val`, `test` or `train`. By default those of the run's result.
-        :param thresholds: for edges.
+        :param split: the images to score: "val", "test" or "train". By default those of the run's result.
+        :param client: the client to evaluate; by default all.
+        :param thresholds: how many thresholds the score of edges tries.
         """
         return evaluate(self.folder, lambda _: None, split, thresholds, client)
 
     def report(self, path: Place | None = None) -> Path:
-        """Write the report page, by default report.html in the run's folder."""
+        """Write the report to this path, by default report.html in the run's folder, and return the path."""
         from fedhca2.reports.page.write import write_page
 
         return write_page([self.files], Path(path) if path else self.folder / PAGE)
 
     def picture(self, client: str, sample: int = 0) -> Image:
-        """Paint a client's sample: input, label, and the predictions before and after training."""
+        """Draw a client's sample, counted from 0: input, label, and the predictions before and after training."""
         from fedhca2.reports.pictures import samples_panel
 
         return samples_panel(self.files, client, sample)

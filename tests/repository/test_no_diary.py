@@ -11,7 +11,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
-MADE = re.compile(r"<!-- (?:results: |prints: |commands|methods).*?<!-- end -->", re.DOTALL)
+MADE = re.compile(r"<!-- (?:results: |prints: |commands|methods|settings).*?<!-- end -->", re.DOTALL)
 DIARY = re.compile(
     r"\b20\d\d-\d\d-\d\d|\b(?:January|February|March|April|June|July|August|September|October|November|December) 20\d\d"
     r"|\btoday\b|\bthat day|\bthe day before\b|\bthis session\b|\bour machine"

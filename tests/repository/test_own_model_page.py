@@ -78,7 +78,7 @@ def test_the_page_s_interaction_learns_and_is_never_sent(exchanging):
 
 
 INTERACTION_FAULTS = {
-    "shapes": ("maps[task] + self", "maps[task][..., 1:] + self", "expected to accept what it gets, got RuntimeError"),
+    "shapes": ("maps[task] + self", "maps[task][..., 1:] + self", "expected to run on a test input, got RuntimeError"),
     "no maps": ("return {task: ", "return {'x': ", "expected maps {'depth': '2×64×16×16', .*, got {'x': "),
     "no parameters": ("(self, tasks, width)", "(self)", r"made with \(\('depth', 'normals'\), 64\), got TypeError"),
 }
@@ -109,7 +109,7 @@ FAULTS = {
     "another name": ([("class Ladder(", "class Leader(")], r"got nothing of that name. Did you mean 'Leader'\?"),
     "an error inside": (
         [("maps = []", "maps = [][0]")],
-        r"expected to accept what it gets, got IndexError: .* \(my_model.py, line 20\)",
+        r"expected to run on a test input, got IndexError: .* \(my_model.py, line 20\)",
     ),
     "an error far inside": ([("maps.append(step(", "maps.append(step(0, ")], r"TypeError: .* \(my_model.py, line 22\)"),
     "an error in the constructor": ([("super()", "_ = 1 / 0; super()")], r"ZeroDivisionError: .* \(my_model.py, line"),

@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SHOWING = [page for page in PAGES if re.search(r"<!-- (prints: .*|commands|methods) -->", page.read_text("utf-8"))]
+SHOWING = [
+    page for page in PAGES if re.search(r"<!-- (prints: .*|commands|methods|settings) -->", page.read_text("utf-8"))
+]
 
 
 @pytest.fixture

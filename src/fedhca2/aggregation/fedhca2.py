@@ -166,8 +166,8 @@ class HyperWeights(Config):
     """How α and β are learned: SGD on the agreement of a client's update with what it was sent."""
 
     lr: Annotated[float, Field(ge=0, description="learning rate of α and β")] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1, description="of their SGD")] = 0.9
-    weight_decay: Annotated[float, Field(ge=0, description="of their SGD")] = 1e-4
+    momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of their SGD")] = 0.9
+    weight_decay: Annotated[float, Field(ge=0, description="weight decay of their SGD")] = 1e-4
     clamp: Annotated[
         Literal["mask", "project"], Field(description="values may leave [0, 1] and drift, or are kept inside")
     ] = "mask"

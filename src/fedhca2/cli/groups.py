@@ -38,7 +38,6 @@ def show(
             show_default="all settings",
         ),
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
     """List every setting with its value, default, range and meaning."""

@@ -230,7 +230,7 @@ def evaluate(
     images = {"val": "validation", "train": "training", "test": "test"}[result.split]
     console.print(result_table(result, tasks, trivial=trivial))
     console.print(conclusion(result, tasks))
-    console.print(f"on the {images} images; the scores are in {written}", highlight=False, soft_wrap=True)
+    console.print(f"Scored on the {images} images; scores are in {written}", highlight=False, soft_wrap=True)
     if as_json:
         print_json(evaluation)
 

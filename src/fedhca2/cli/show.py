@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedhca2.cli.app import open_console, print_json
@@ -25,10 +25,7 @@ from fedhca2.words import counted
 
 def experiments(words: list[str] | None, as_json: bool) -> None:
     """List the experiments that come with the package, and the table or figure each belongs to."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("name for `fedhca2 run`", no_wrap=True)
-    table.add_column("title")
-    table.add_column("belongs to")
+    table = Table(Column("name for `fedhca2 run`", no_wrap=True), "title", "belongs to", box=None, pad_edge=False)
     shown = []
     for listing in built_in_experiments():
         belongs = ", ".join(listing.belongs_to)
@@ -69,9 +66,7 @@ def methods(name: str | None, as_json: bool) -> None:
 
 def _methods_table() -> Group:
     """Table of all methods: name, origin, shared parts, and settings with their defaults."""
-    table = Table.grid(padding=(0, 2, 1, 0))
-    table.add_column(no_wrap=True)
-    table.add_column()
+    table = Table.grid(Column(no_wrap=True), Column(), padding=(0, 2, 1, 0))
     for name, method in METHODS.items():
         lines = [escape(method.reference), f"shares {shared_parts(method)}"]
         settings = {key: format_value(value) for key, value in settings_of(method).items() if key not in NORMS}
@@ -124,20 +119,12 @@ def shared_parts(method: Method) -> str:
     return ", ".join(shared) or "nothing"
 
 
-def show(
-    experiment: str | None, overrides: list[str] | None, words: list[str] | None, markdown: bool, as_json: bool
-) -> None:
+def show(experiment: str | None, overrides: list[str] | None, words: list[str] | None, as_json: bool) -> None:
     """List every setting: its value in an experiment, its default, the values it may have, and its meaning."""
     if overrides and not experiment:
         raise UserError("--set", "expected an experiment, got none")
-    if markdown and (experiment or words or as_json):
-        other = experiment or ("--find" if words else "--json")
-        raise UserError("--markdown", f"expected nothing else, since it prints the page of all settings, got {other}")
     loaded = Experiment.load(experiment, overrides or []) if experiment else None
     settings = _settings_with_values(loaded) if loaded else list_settings()
-    if markdown:
-        typer.echo(_to_markdown(settings), nl=False)
-        return
     columns = ["key", *(["value"] if loaded else []), "values", "default", "meaning"]
     rows = [[str(getattr(setting, column)) for column in columns] for setting in settings]
     rows = [row for row in rows if all(word.lower() in " ".join(row).lower() for word in words or ())]
@@ -163,30 +150,6 @@ def _settings_with_values(experiment: Experiment) -> list[Setting]:
     own = [each for each in list_settings(experiment.model_dump(mode="json")) if each.group or each.name != "method"]
     before = [each.key for each in own].index("baseline")
     return [*own[:before], *rows, *own[before:]]
-
-
-def _to_markdown(settings: Sequence[Setting]) -> str:
-    """The page, with a table for each group of settings."""
-    introduction = """\
-# Settings
-
-Every setting of an experiment: the values it may have, its default, its meaning. This page is made from the code by
-`fedhca2 config show --markdown > docs/settings.md`; `fedhca2 config show --find WORD` searches it in the terminal, and
-`fedhca2 config show EXPERIMENT` prints what an experiment sets, with its method's settings.
-
-In a YAML file the steps of a key are nested; on the command line they are joined by dots, with the number of an entry
-of a list: `--set training.batch_size=4`, `--set clients.0.epochs=2`. The settings of methods are in
-`fedhca2 methods NAME`. [At the keyboard](shell.md) has the schema for editors and completion for shells.
-"""
-    lines, group = [introduction], None
-    for setting in settings:
-        if setting.group != group:
-            group = setting.group
-            lines += ["", f"## {group or 'The experiment'}", "", *([setting.about, ""] if setting.about else [])]
-            lines += ["| key | values | default | meaning |", "| --- | --- | --- | --- |"]
-        cells = [f"`{setting.name}`", setting.values, setting.default, setting.meaning]
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 def schema() -> None:

@@ -108,7 +108,7 @@ class Training(Config):
             "`model.encoder.frozen` keeps a backbone as it is",
         ),
     ] = None
-    weight_decay: Annotated[float, Field(ge=0, description="of all parameters")] = 1e-4
+    weight_decay: Annotated[float, Field(ge=0, description="weight decay of all parameters")] = 1e-4
     optimizer: OptimizerConfig = OptimizerConfig()
     loss_weights: Annotated[bool, Field(description="multiply each task's loss by the task's weight")] = True
     schedule: Schedule = Schedule()

@@ -62,10 +62,13 @@ class MapStyle:
 
 
 class HuggingFace(MapStyle):
-    """A Hugging Face data set in a folder, as `save_to_disk` writes it; `columns` has its columns by our names.
+    """A Hugging Face data set in a folder, as `save_to_disk` writes it.
 
-    Images are those within its own files: a name of another file or an address, which a data set may have instead, is
-    refused.
+    Images must be within its own files: names of other files and addresses are refused.
+
+    :param columns: its columns: `image`, and one for each task.
+    :param train: the name of its split for training.
+    :param val: the name of its split for validation.
     """
 
     def __init__(
@@ -96,10 +99,14 @@ class HuggingFace(MapStyle):
 class CsvImages(CsvRows):
     """A folder of images and one CSV file with a row for each.
 
-    `columns` has a column by task: the name of a file for a map (PNG, or .npy for measured values), the name of a class
-    for a classification, numbers for other vectors, each in a column of its own. An empty cell is unknown. `classes`
-    has the names of a task's classes, or their number. Rows belong to the split that the column `split` names, or,
-    without such a column, every fifth is for validation. Files are in `root`; with `links`, also where links lead.
+    The column `split` says `train` or `val`. Without it, every fifth row is for validation. An empty cell is unknown.
+
+    :param columns: the column of each task: file names of maps (PNG, or .npy for measured values), names of classes,
+        or numbers, for several of which it is a list of columns.
+    :param file: the CSV file, in `root`.
+    :param image: the column with the images' file names.
+    :param classes: the names of a task's classes, or their number; maps need it.
+    :param links: follow links that lead out of `root`.
     """
 
     def __init__(
@@ -135,7 +142,11 @@ class CsvImages(CsvRows):
 class CocoMasks:
     """A folder in COCO's layout, with `semseg` (0 is background) and `multilabel` (which categories are there).
 
-    Small objects are painted over large ones. Images are in `root`; with `links`, also where links lead.
+    Small objects are painted over large ones.
+
+    :param images: the folder of a split's images, in `root`.
+    :param annotations: the file with a split's annotations, in `root`.
+    :param links: follow links that lead out of `root`.
     """
 
     def __init__(

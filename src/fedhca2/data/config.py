@@ -20,7 +20,8 @@ from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 Place = Annotated[Path, AfterValidator(lambda path, info: in_folders(path, folders(info)))]
 Root = Annotated[Place, Field(description="the data set's folder")]
 InputSize = Annotated[tuple[PositiveInt, PositiveInt], Field(description="height and width of the network's input")]
-Shape = Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=4, description="of arrays, by default known")]
+Sides = Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=4)]
+Shape = Annotated[Sides | None, Field(description="shape of arrays, by default known")]
 Cached = Annotated[bool, Field(description="keep images in memory once they are read")]
 
 
@@ -37,9 +38,8 @@ class DataConfig(Config):
     test: Annotated[
         Annotated[float, Field(gt=0, lt=1)] | Place | None,
         Field(
-            description="the validation images that are kept for the end: a share of them, or a file with their ids, "
-            "one per line. Final scores are on these, and no choice depends on them. The same in every run, whatever "
-            "the seed",
+            description="validation images that are kept for the final scores: a share of them, the same whatever the "
+            "seed, or a file with their ids, one per line",
         ),
     ] = None
 

@@ -49,12 +49,17 @@ def _is_held_out(smiles: str) -> bool:
 
 
 class Molecules:
-    """Molecules as Morgan fingerprints, with a value for each of some `targets`: pKi or pEC50, higher if more potent.
+    """Molecules as Morgan fingerprints, with a value for each of some targets: pKi or pEC50, higher if more potent.
 
-    A target is a CSV file of MoleculeACE, such as CHEMBL204_Ki, or of another `folder`, with the columns `smiles`, `y`
-    (minus the logarithm of nanomoles per litre) and `split` (train or test). `split_by: scaffold` holds about a fifth
-    of all Murcko scaffolds out instead, the same ones for every target. `most` bounds the molecules of a target for
-    training, drawn with the `seed`.
+    A target is a CSV file with the columns `smiles`, `y` (minus the logarithm of nanomoles per litre) and `split`
+    (train or test).
+
+    :param targets: names of files, such as CHEMBL204_Ki.
+    :param folder: the folder with these files; by default those of MoleculeACE.
+    :param split_by: file: by the column `split`; scaffold: about a fifth of all Murcko scaffolds is held out, the same
+        ones for every target.
+    :param most: the most molecules of a target for training.
+    :param seed: seed with which these are drawn.
     """
 
     shape = (1024,)

@@ -2,30 +2,26 @@
 
 What it makes needs three members: `labels`, the class names by task; `len()`; and `[index]`, which gives one sample as
 {"image": …, task: …}. `size`, the height and width of the network's input, is its fourth, or a setting. The class's
-parameters are the data set's settings in an experiment, with their types and defaults; one of type `TaskSet` gets the
-tasks that the experiment knows.
-
-Samples may be numpy arrays, torch tensors or Pillow images of any number type; they become checked tensors. Arrays and
-Pillow images are [H, W] or [H, W, C], tensors [H, W] or [C, H, W], as is usual in these libraries. A label may be
-missing: a sample then has no such key, or None or NaN under it. So may be some of its values: NaN, or masked.
+parameters are the data set's settings in an experiment, with their types, defaults, and meanings from its docstring.
 
 Inputs other than images are arrays of one to four dimensions, such as channels × readings: the class then has their
-`shape` instead of `size`, which may be empty until a split is open, and a sample is {"input": …, task: …}. They are
-neither normalised nor augmented. With a method `encode`, predictions take what it turns into such an array.
+`shape` instead of `size`, which may be empty until a split is open, and a sample is {"input": …, task: …}. With a
+method `encode`, predictions take what it turns into such an array.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from math import nan
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 import numpy as np
 import torch
 from PIL import Image
-from pydantic import create_model
+from pydantic import Field, create_model
 from torch import Tensor
 
 from fedhca2.data.config import Cached, DataConfig, InputSize, Place, Root, Shape
@@ -37,6 +33,8 @@ from fedhca2.labels import IGNORE
 from fedhca2.live import is_live
 from fedhca2.tasks import TASKS, LabelSpace, Task, TaskSet
 from fedhca2.words import counted
+
+PARAM = re.compile(r":param (\w+): (.+?)\n(?=\s*(?::|\n|$))", re.DOTALL)  # a parameter in a docstring
 
 
 class OwnData(DataConfig):
@@ -102,7 +100,7 @@ def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
     if isinstance(size, int | float | str):
         raise BrokenFileError(kind, f"`size`: expected height and width, as in (32, 32), got {size!r}")
     if "size" not in fields and hasattr(made_by, "shape"):
-        fields["size"] = (Shape | None, size or None) if isinstance(size, Sequence) else (Shape | None, None)
+        fields["size"] = (Shape, (size or None) if isinstance(size, Sequence) else None)
     elif "size" not in fields and isinstance(size, Sequence):
         fields["size"] = (InputSize, size)
     if "cache" not in fields and hasattr(made_by, "cache"):
@@ -120,15 +118,18 @@ _kept_settings_of = cache(settings_of)
 
 
 def _fields(kind: str, made_by: Any) -> dict[str, Any]:
-    """The settings that a class or function takes, as fields of a model: {name: (type, default)}."""
+    """The settings that a class or function takes, as fields of a model, with the meanings that its docstring has."""
     own: dict[str, Any] = {"root": Root, "size": InputSize}
+    meanings = {name: " ".join(text.split()) for name, text in PARAM.findall(f"{made_by.__doc__}\n")}
     fields: dict[str, Any] = {}
     for name, (hint, default) in parameters(made_by).items():
         if name == "split" or hint is TaskSet:
             continue
         if name not in ("size", "cache") and (name in OwnData.model_fields or hasattr(OwnData, name)):
             raise BrokenFileError(kind, f"expected other names of parameters, got {name!r}, which has a meaning here")
-        fields[name] = (own.get(name, _placed(hint)), default)
+        known = own.get(name, _placed(hint))
+        about = Field(description=meanings[name].rstrip(".")) if name in meanings else None
+        fields[name] = (Annotated[known, about] if about else known, default)
     return fields
 
 
@@ -246,7 +247,7 @@ class OwnSamples(SameForAll):
         except ValueError as error:
             raise BrokenFileError(where, f"{key!r}: {error}") from error
         except OSError as error:  # Pillow reads a file when its pixels are needed
-            raise BrokenFileError(where, f"{key!r}: expected to be readable, got {one_line(error)}") from error
+            raise BrokenFileError(where, f"{key!r}: expected something readable, got {one_line(error)}") from error
 
 
 def checked_image(value: Any) -> Tensor:

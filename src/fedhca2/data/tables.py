@@ -158,10 +158,16 @@ class CsvRows:
 class CsvTable(CsvRows):
     """A CSV file whose columns are inputs and labels.
 
-    `inputs` are columns of numbers, by default all that nothing else names. `categories` are columns of words, each
-    with its values or none: an input is 1 for each value that a row has, and 0 for the others. `columns` and `classes`
-    describe labels as in `CsvImages`; any label may be missing. Inputs that are numbers are standardised by the rows
-    for training, and an unknown one is their mean. `ids` is a column that names rows.
+    Numbers are standardised by the rows for training, and an unknown one is their mean. Any label may be missing.
+    Splits are as in `CsvImages`.
+
+    :param file: the CSV file.
+    :param columns: the column of each task's label, or a list of columns for several numbers.
+    :param inputs: columns of numbers; by default all that nothing else names.
+    :param categories: columns of words with their values, or a list of columns, whose values are those in rows for
+        training; each value is an input of 0 or 1.
+    :param classes: the names of a task's classes, or their number.
+    :param ids: a column with names for rows.
     """
 
     cache = True  # the default of the setting

@@ -38,7 +38,7 @@ from fedhca2.whole_files import put_in_place
 
 @dataclass(frozen=True, repr=False)
 class Trained:
-    """A client's trained model, from a finished run.
+    """A client's trained model, from a finished run: `model()` for torch, `predict` for arrays, `answer` for words.
 
     >>> import fedhca2
     >>> home = fedhca2.Trained.open("runs/first", "home-1")  # doctest: +SKIP
@@ -110,7 +110,7 @@ class Trained:
             raise UserError(self.path, f"expected a trained model, got {error}") from None
 
     def model(self, size: tuple[int, int] | None = None) -> MultiTaskModel:
-        """Build the model for images of this size, in evaluation mode. Windows of a Swin V2 depend on the size."""
+        """Build the torch module, in evaluation mode, for images of this size; by default that of training."""
         size = size or self.size
         model = self._built.get(size)
         if model is None:
@@ -150,20 +150,21 @@ class Trained:
         return size
 
     def predict(self, image: Any, name: str = "image") -> dict[str, Array]:
-        """Predict an image of any size, or another kind of input: {task: [C, H, W] or [C]}.
+        """Predict an image of any size, or another input, as arrays: {task: [C, H, W] or [C]}.
 
-        It may be a path, or whatever a data set may give as "image": an array or Pillow image [H, W] or [H, W, C], or a
-        tensor [C, H, W], of bytes or of floats from 0 to 1; or an array [3, H, W]. A large image is scaled down, and
-        its prediction up again, if the data set's `resize` says so. A data set of arrays with a method `encode`, such
-        as a table, takes what that takes: {column: value}. Raises UserError, which calls the image by its `name`, if it
-        is something else.
+        With the data set's `resize: fit`, a large image is scaled down, and its prediction up again.
+
+        :param image: a path, a Pillow image, an array [H, W], [H, W, C] or [3, H, W], or a tensor [C, H, W], of bytes
+            or floats from 0 to 1. If the data set has a method `encode`, what that takes, such as a row of a table.
+        :param name: what a UserError calls the image if it is something else.
         """
         return self._predicted(image, name)[0]
 
     def answer(self, image: Any, name: str = "image") -> dict[str, Answer]:
-        """Predict an image, or another kind of input, in words and numbers: {task: Answer}; takes what `predict` does.
+        """Predict an image, or another input, in words and numbers: {task: Answer}.
 
         `str(answer)` is what a person reads, such as "cat (0.71)"; `answer.values` has the numbers behind it.
+        It takes what `predict` takes.
         """
         return self._predicted(image, name)[1]
 

@@ -67,14 +67,14 @@ class ClientEntry(Config):
     """One entry of `clients`: a client with these `tasks`, or with `split` one single-task client per task."""
 
     data: Annotated[str, Field(description="name of its data set")]
-    tasks: Annotated[tuple[str, ...] | None, Field(min_length=1, description="of one client")] = None
+    tasks: Annotated[tuple[str, ...] | None, Field(min_length=1, description="tasks of this client")] = None
     split: Annotated[
-        tuple[str, ...] | None, Field(min_length=1, description="instead of `tasks`: a client for each of these")
+        tuple[str, ...] | None, Field(min_length=1, description="instead of `tasks`: one client for each of these")
     ] = None
     name: Annotated[
         str | None, Field(description="by default the data set's name, with the task if `split` is used")
     ] = None
-    copies: Annotated[int, Field(ge=1, le=10_000, description="number of clients of each kind")] = 1
+    copies: Annotated[int, Field(ge=1, le=10_000, description="number of such clients, each with its own images")] = 1
     epochs: Annotated[int | None, Field(ge=1, description="local epochs per round; 1 by default")] = None
     steps: Annotated[
         int | None,

@@ -37,7 +37,27 @@ from fedhca2.words import counted
 
 
 class Experiment(Config):
-    """A complete, validated description of a federation: data sets, clients, a model, a method and its training."""
+    """A complete, validated description of a federation: data sets, clients, a model, a method and its training.
+
+    >>> street = {"kind": "scenes", "domain": "outdoor"}
+    >>> experiment = Experiment(data={"street": street}, clients=[{"data": "street", "split": ["semseg", "sal"]}])
+    >>> [spec.name for spec in experiment.specs]
+    ['street-semseg', 'street-sal']
+
+    `load` reads one from a file, `replace` and `with_method` return changed copies. A mistake raises UserError.
+
+    :param data: data sets by name: settings with a `kind`; a class or function with a parameter `split`; or a pair of
+        objects for training and validation.
+    :param clients: a mapping for each, with the name of its `data` and its `tasks`, or `split`: a client for each.
+    :param method: a name, a mapping with a name and settings, or a `Method`.
+    :param model: settings of encoder, decoder and head.
+    :param training: settings of local training, such as `batch_size` and `learning_rate`.
+    :param tasks: your own tasks by name.
+    :param rounds: how often clients train and exchange.
+    :param seed: seed of the split, of initial values and of shuffling.
+    :param baseline: whether to train each client alone as well, which Δm needs.
+    :param evaluate_every: rounds between evaluations; 0: only at the end. `fedhca2 config show` lists all settings.
+    """
 
     name: Annotated[
         str,
@@ -60,7 +80,7 @@ class Experiment(Config):
         dict[str, dict[str, Any]] | None,
         Field(description="settings of methods by name, wherever one is run: in a comparison, or as `method`"),
     ] = None
-    baseline: Annotated[bool, Field(description="also train Local, to compare with")] = False
+    baseline: Annotated[bool, Field(description="also train a local baseline, to compare with")] = False
     evaluate_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0: only at the end")] = 0
     select: Annotated[
         Literal["last", "best"],
@@ -76,7 +96,8 @@ class Experiment(Config):
     devices: Annotated[
         tuple[str, ...],
         Field(
-            description="devices that clients train on, one client at a time on each; by default all GPUs, or the CPU"
+            description="devices that clients train on, one client at a time on each entry; by default the CPU, or all "
+            "GPUs, twice if models are small",
         ),
     ] = ()
     model: ModelConfig = ModelConfig()
@@ -104,13 +125,7 @@ class Experiment(Config):
     _live: list[Live | None] = PrivateAttr(default_factory=list)  # kept, so that their paths stay valid
 
     def __init__(self, folders: Sequence[Path] = (), /, **settings: Unpack[GivenSettings]) -> None:
-        """Check all settings; raises UserError if they have faults.
-
-        A data set (a class or function with a parameter `split`, or a pair of objects to train and validate with), a
-        class of a part of the model, a task and a method may be handed over as they are.
-
-        :param folders: relative paths are looked for in these, and then in the working directory.
-        """
+        """Check all settings; relative paths are looked up in the folders, and then in the working directory."""
         objects = Objects()
         try:
             context = {"folders": folders}

@@ -13,7 +13,19 @@ from fedhca2.params import STATISTICS, Part
 
 
 class Method(Config):
-    """A federated method as a value. A part without an aggregator stays with its client."""
+    """A federated method as a value. A part without an aggregator stays with its client.
+
+    >>> from fedhca2.methods import Mean
+    >>> Method(encoder=Mean()).uploads(round=0)  # what the built-in method fedper does
+    {'encoder': 'parameters'}
+
+    :param encoder: the aggregator that mixes the clients' encoders.
+    :param decoder: the same for decoders, of all tasks together.
+    :param head: the same for heads, of equal tasks and classes.
+    :param local: what the method adds to local training.
+    :param weights: how learned weights, such as FedHCA²'s α and β, are learned.
+    :param reference: the paper, for `fedhca2 methods`.
+    """
 
     encoder: SerializeAsAny[Aggregator] | None = None
     decoder: SerializeAsAny[Aggregator] | None = None
@@ -28,7 +40,7 @@ class Method(Config):
         Field(description="parameters of normalisation layers are aggregated with their part, or stay local"),
     ] = "shared"
     reference: str = ""
-    rounds: Annotated[int | None, Field(ge=1, exclude=True, description="of the run, if known")] = None
+    rounds: Annotated[int | None, Field(ge=1, exclude=True, description="rounds of the run, if known")] = None
 
     @model_validator(mode="after")
     def _statistics_belong_to_parameters(self) -> "Method":

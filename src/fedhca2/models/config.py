@@ -19,7 +19,7 @@ class Part(Config):
     built_in: ClassVar[tuple[str, ...]] = ()
 
     kind: Annotated[str, Field(description=f"a built-in kind, or a class of your own: {FORMS}")]
-    settings: dict[str, Any] = Field(default_factory=dict, description="of a class of your own")
+    settings: dict[str, Any] = Field(default_factory=dict, description="settings of a class of your own")
 
     @model_validator(mode="before")
     @classmethod
@@ -93,7 +93,7 @@ class EncoderConfig(Part):
     kind: Annotated[str, Field(description=f"timm, mlp for arrays, or a class of your own: {FORMS}")] = "timm"
     widths: Annotated[
         tuple[Annotated[int, Field(ge=1, le=WIDEST)], ...] | None,
-        Field(min_length=1, max_length=16, description="of mlp's layers, by default 256 and 128"),
+        Field(min_length=1, max_length=16, description="widths of mlp's layers, by default 256 and 128"),
     ] = None
     name: Annotated[str, Field(description="a timm model, or swin_micro or swin_mini for runs on a CPU")] = SWIN_T
     weights: Annotated[

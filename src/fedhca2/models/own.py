@@ -123,7 +123,7 @@ def _try_interaction(name: str, interaction: nn.Module, maps: Mapping[str, Tenso
 
 
 def _try(name: str, module: nn.Module, *inputs: Any) -> Any:
-    with explain_errors(name, "expected to accept what it gets"):
+    with explain_errors(name, "expected to run on a test input"):
         return module(*inputs)
 
 

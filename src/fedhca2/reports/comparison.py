@@ -282,7 +282,12 @@ def _only(run: RunFiles, shared: Iterable[Column]) -> Scores:
 
 
 def leaderboard(folder: str | Path) -> Records:
-    """A record for each experiment and method of the finished runs in a folder, as `rank_methods` gives them."""
+    """A record for each experiment and method of the finished runs in a folder, the best Δm of an experiment first.
+
+    >>> leaderboard("runs").to_csv("board.csv")  # doctest: +SKIP
+
+    :param folder: the folder with the runs, at any depth.
+    """
     return rank_methods([RunFiles(run.folder) for run in list_runs(Path(folder)) if run.state == "finished"])
 
 

@@ -242,8 +242,8 @@ class DeclaredTask(Config):
 
     kind: Annotated[str, Field(description=f"a built-in task, or {FORMS}")]
     title: Annotated[str | None, Field(description="its name in tables and figures")] = None
-    weight: Annotated[float | None, Field(ge=0, description="of its loss in a client's total loss")] = None
-    unit: Annotated[str | None, Field(description="of its scores")] = None
+    weight: Annotated[float | None, Field(ge=0, description="weight of its loss in a client's total loss")] = None
+    unit: Annotated[str | None, Field(description="unit of its scores")] = None
 
     @model_validator(mode="before")
     @classmethod

@@ -87,12 +87,38 @@ MetricFor = Callable[[LabelSpace], metrics.Metric]
 class Task:
     """One kind of prediction: a map, with a value for every pixel, or one vector for the whole image.
 
-    Labels of a map are [C, H, W] with 255 = ignore, labels of a vector [C] with NaN = unknown; in a batch both have one
-    more dimension in front. `predict` turns raw output, [B, C, H, W] or [B, C], into the form that metrics and `paint`
-    take. An experiment may select one of `other_metrics` by name; all scores are in `unit`. The other functions are for
-    maps: `fill` is the label of padding, `rescaled(label, s)` adapts a label to an image enlarged by s, `flipped` to a
-    mirrored one (the map itself is already mirrored), `ignored` sets pixels without information to 255, and `resized`
-    brings a prediction to another size.
+    Labels of a map are [C, H, W] with 255 for unknown pixels, labels of a vector [C] with NaN for unknown values. In a
+    batch both have one more dimension in front.
+
+    >>> count = Task(name="count", loss=functional.mse_loss, metric=lambda _: metrics.VectorMAE(), output="vector")
+    >>> count.title, count.weight
+    ('Count', 1.0)
+
+    :param name: its name in experiments and data sets.
+    :param loss: (raw output, label) → a scalar; ignores unknown values.
+    :param metric: label space → a metric, the task's score.
+    :param title: its name in tables; by default from its name.
+    :param output: "map" or "vector".
+    :param channels: of the output; None: the number of classes in the data set.
+    :param label_channels: of a label; None: the same as the output's.
+    :param label_range: label space → the lowest and highest value of a label.
+    :param weight: factor of its loss in a client's total loss.
+    :param predict: raw output, [B, C, H, W] or [B, C], → the form of a label, which metrics and `paint` take.
+    :param probabilities: raw output → the probability of each class, for a vector of classes.
+    :param unit: of all its scores, such as "%" or "m".
+    :param paint: (label or prediction, label space) → a picture.
+    :param other_metrics: metrics that an experiment may select instead, by name.
+    :param fill: for maps: the label of padding.
+    :param rescaled: for maps: (label, s) → the label of an image enlarged by s.
+    :param flipped: for maps: adapts the values of a mirrored label; the map itself is mirrored already.
+    :param resized: for maps: (prediction, size) → the prediction at this size.
+    :param ignored: for maps: sets pixels without information to 255.
+    :param counts_in_delta_m: whether its scores count in Δm.
+    :param chooses_crops: whether training prefers crops with several classes.
+    :param standardised: whether its vectors are learned with mean 0 and deviation 1 over a client's training labels.
+    :param skips_empty: whether a client with only this task skips images in which it has nothing to label.
+    :param grouped_by: what a Dirichlet split groups images by: the largest class, or the mean value.
+    :param reading: how users of an exported model read its raw output.
     """
 
     name: str
@@ -100,12 +126,12 @@ class Task:
     metric: MetricFor
     title: str = ""
     output: Output = "map"
-    channels: int | None = None  # None: as many as the data set has classes
-    label_channels: int | None = 1  # None: as many as the output has
+    channels: int | None = None
+    label_channels: int | None = 1
     label_range: Callable[[LabelSpace], tuple[float, float]] = any_value
     weight: float = 1.0
     predict: Callable[[Tensor], Tensor] = as_it_is
-    probabilities: Callable[[Tensor], Tensor] | None = None  # of a vector's classes, from its raw output
+    probabilities: Callable[[Tensor], Tensor] | None = None
     unit: str = ""
     paint: Callable[[Tensor, LabelSpace], Tensor] = lambda values, space: painting.paint(values, space.names)
     other_metrics: Mapping[str, MetricFor] = field(default_factory=dict)
@@ -115,11 +141,11 @@ class Task:
     resized: Callable[[Tensor, tuple[int, int]], Tensor] = resized
     ignored: Callable[[Tensor], Tensor] = unchanged
     counts_in_delta_m: bool = True
-    chooses_crops: bool = False  # training prefers crops with several classes
-    standardised: bool = False  # its vectors are learned with mean 0 and deviation 1 over a client's training labels
-    skips_empty: bool = False  # a client with only this task skips images in which it has nothing to label
-    grouped_by: Grouping | None = None  # how images are grouped, if they can be: by largest class or mean value
-    reading: str = ""  # describes raw output to users of an exported model
+    chooses_crops: bool = False
+    standardised: bool = False
+    skips_empty: bool = False
+    grouped_by: Grouping | None = None
+    reading: str = ""
 
     def __post_init__(self) -> None:
         if not self.title:

@@ -203,7 +203,7 @@ def test_a_damaged_image_is_named(tmp_path):
     Image.effect_noise((24, 32), 50).save(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:300])
     change = f"from PIL import Image; return {{**sample, 'image': Image.open({str(tmp_path / 'a.png')!r})}}"
-    assert "'image': expected to be readable, got OSError" in fault(experiment_in(folder_with(tmp_path, change)))
+    assert "'image': expected something readable, got OSError" in fault(experiment_in(folder_with(tmp_path, change)))
 
 
 def test_a_cached_sample_is_read_once(tmp_path):

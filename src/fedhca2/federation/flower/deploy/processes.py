@@ -53,7 +53,7 @@ def start(
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
     executable = shutil.which(command[0], path=path)
     if executable is None:
-        raise FileNotFoundError(f"{command[0]}: expected it from pip install 'fedhca2[flower]', got nothing")
+        raise FileNotFoundError(f"{command[0]} is not installed; run: pip install 'fedhca2[flower]'")
     launcher = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid())] if sys.platform == "linux" else []
     try:
         return subprocess.Popen(
