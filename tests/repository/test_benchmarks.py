@@ -1,8 +1,6 @@
 """Benchmarks share one interface, report their bounds, and write JSON."""
 
 import json
-import subprocess
-import sys
 from doctest import testmod
 from importlib import import_module
 from itertools import islice
@@ -83,36 +81,3 @@ def test_a_running_site_that_missed_a_round_is_counted(load, tmp_path):
     made_run(tmp_path, ("abc", "abc", ""), ("a", "a", "bc"), results="ab", missing="c")
     found = load("sites").accounts("x", tmp_path, {*"abc"}, [{*"abc"}, {*"ab"}], ["c"])
     assert [row.value for row in found if "missed a round" in row.name] == [1]
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory):
-    """The output and the file of a quick run of the cheap parts."""
-    file = tmp_path_factory.mktemp("bench") / "new" / "bench.json"
-    command = [sys.executable, "run.py", "--quick", "--only", "rendering", "--json", file]
-    ended = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=True)
-    return ended.stdout, json.loads(file.read_text("utf-8"))
-
-
-@pytest.mark.slow
-def test_the_table_prints_bounds(bench):
-    assert bench[0].count("≤ 10") == 2
-
-
-@pytest.mark.slow
-def test_json_has_every_row_with_its_bound(bench):
-    assert [row["at_most"] for row in bench[1]["parts"]["rendering"]] == [10.0, 10.0]
-
-
-@pytest.mark.slow
-def test_json_names_the_machine(bench):
-    assert {"cpu", "cores", "gpu", "torch", "date"} <= set(bench[1]["machine"])
-
-
-@pytest.mark.slow
-def test_a_part_that_breaks_is_an_error(load, tmp_path, monkeypatch):
-    (tmp_path / "no_scenes.py").write_text("def rows(quick):\n    raise RuntimeError('out of scenes')\n    yield\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(load("run").PARTS, "rendering", "no_scenes")
-    monkeypatch.setattr(sys, "argv", ["run.py", "--only", "rendering"])
-    assert load("run").main() == 1

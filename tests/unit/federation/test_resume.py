@@ -78,20 +78,17 @@ def test_a_client_that_is_late_resumes_bit_for_bit(pairs, method):
     assert events(resumed) == events(straight)
 
 
-def test_an_interaction_resumes_bit_for_bit(pairs):
-    model = {"encoder": {"name": TINY}, "decoder_width": 8, "interaction": "cross_attention"}
-    straight, resumed = pairs(small(rounds=2, model=model))
-    assert "interaction.project.weight" in models(straight)["home.safetensors"]
-    assert same_models(straight, resumed)
+VARIANTS = {
+    "an interaction": {"model": {"encoder": {"name": TINY}, "decoder_width": 8, "interaction": "cross_attention"}},
+    "an encoder with its own rate": {"training": {"batch_size": 2, "encoder_rate": 1e-5}},
+    "shared statistics": {"method": {"name": "fedavg", "batch_norm": "average"}},
+}
 
 
-def test_an_encoder_with_its_own_rate_resumes_bit_for_bit(pairs):
-    straight, resumed = pairs(small(rounds=2, training={"batch_size": 2, "encoder_rate": 1e-5}))
-    assert same_models(straight, resumed)
-
-
-def test_shared_batch_norms_resume_bit_for_bit(pairs):
-    straight, resumed = pairs(small({"name": "fedavg", "batch_norm": "average"}, rounds=2))
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_a_variant_resumes_bit_for_bit(pairs, variant):
+    straight, resumed = pairs(small(rounds=2, **variant))
+    assert ("interaction.project.weight" in models(straight)["home.safetensors"]) == ("model" in variant)
     assert same_models(straight, resumed)
 
 
@@ -140,11 +137,6 @@ def test_the_command_ends_as_the_signal_says(tmp_path, number, code):
     assert ended.value.exit_code == code
 
 
-def test_a_finished_run_is_not_resumed(once):
-    with pytest.raises(UserError, match="already finished"):
-        resume_small(once(small(rounds=1)))
-
-
 def test_a_finished_run_without_its_page_is_told_how_to_draw_it(once, tmp_path):
     run = shutil.copytree(once(small(rounds=1)), tmp_path / "my run")
     with pytest.raises(UserError, match=f"already finished.*fedhca2 report '{run}'"):
@@ -167,27 +159,6 @@ def test_a_run_that_was_killed_before_it_had_a_config_begins_anew(once, tmp_path
     assert same_models(tmp_path / "run", once(small(rounds=1)))
 
 
-def test_what_is_no_run_is_not_resumed(tmp_path):
-    with pytest.raises(UserError, match=r"got no config\.yaml"):
-        resume_small(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "seed=1",
-        "method=fedavg",
-        "model.decoder_width=16",
-        "privacy.clip=1.0",
-        "training.optimizer.amsgrad=true",
-        "metrics.semseg=miou_all_classes",
-    ],
-)
-def test_what_a_run_rests_on_does_not_change(crashed, override):
-    with pytest.raises(UserError, match="what the run started with"):
-        resume_small(crashed(small()), [override])
-
-
 def test_a_client_that_left_is_asked_no_more(crashed):
     rest = [{"name": "road", "data": "outdoor", "tasks": ["semseg"]}]
     assert list(resume_small(crashed(small()), [f"clients={json.dumps(rest)}"]).clients) == ["road"]
@@ -203,13 +174,6 @@ def test_a_new_client_takes_the_images_of_one_that_left(crashed):
     resume_small(run, [f"clients={json.dumps(other)}"])
     after = json.loads((run / "partition.json").read_text())
     assert (after["road"], sorted(after["lane"]["train"])) == (before["road"], sorted(before["shop"]["train"]))
-
-
-def test_a_new_client_without_images_of_its_own_is_refused(crashed):
-    more = json.loads(json.dumps(small().model_dump(mode="json", exclude_none=True)["clients"]))
-    more.append({"name": "lane", "data": "outdoor", "tasks": ["edge"]})
-    with pytest.raises(UserError, match="give it a data set of its own"):
-        resume_small(crashed(small()), [f"clients={json.dumps(more)}"])
 
 
 @pytest.fixture
@@ -253,8 +217,3 @@ def test_what_was_sent_is_counted_over_a_crash(pairs):
     counted = [json.loads((out / "result.json").read_text())["privacy"] for out in pairs(experiment)]
     assert counted[0] == counted[1]
     assert sum(found["updates"] for found in counted[0]["clients"].values()) == 2 * experiment.rounds
-
-
-def test_a_run_with_the_same_seed_has_the_same_models(once, tmp_path):
-    run_small(small(), tmp_path)
-    assert same_models(tmp_path, once(small()))

@@ -101,11 +101,6 @@ def test_every_client_without_its_images_is_named(cups, tmp_path):
     assert [name in done.output for name in ("'north'", "'south'")] == [True, True]
 
 
-def test_a_batch_larger_than_a_clients_images_is_refused(cups, tmp_path):
-    done = invoke("resume", tmp_path / "run", "--set", "rounds=2", "--set", "training.batch_size=9")
-    assert (done.exit_code, "training.batch_size" in done.output) == (2, True)
-
-
 def test_a_run_without_its_list_of_images_is_not_resumed(cups, tmp_path):
     (tmp_path / "run" / "partition.json").unlink()
     done = invoke("resume", tmp_path / "run", "--set", "rounds=2")
