@@ -14,8 +14,6 @@ from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.reader import RunFiles
 from made_run import TASKS, made_run
 
-DOCS = Path(__file__).parents[3] / "docs"
-
 
 def invoke(*words):
     return CliRunner().invoke(app, [str(word) for word in words])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
 from secrets import token_hex
 
@@ -30,30 +31,6 @@ from fedhca2.version import __version__
 from fedhca2.whole_files import ORDINARY, write_whole
 
 TOKEN = "fedhca2-operator"  # the header of requests from the coordinator or its proxy
-APP = f"""\
-[project]
-name = "fedhca2"
-version = "{__version__}"
-description = "Federated multi-task learning for clients that do not share a task list"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "fedhca2"
-
-[tool.flwr.app.components]
-serverapp = "fedhca2.federation.flower.deploy.worker:server_app"
-clientapp = "fedhca2.federation.flower.deploy.worker:client_app"
-
-[tool.flwr.app.config]
-experiment = "demo"
-out = "runs/flower"
-deadline = 3600.0
-min-clients = 0
-retries = 2
-wire = "float32"
-spool = false
-"""
 log = logging.getLogger("fedhca2.server")
 
 
@@ -87,7 +64,8 @@ def write_app(folder: Path, mark: str = "") -> None:
     :param mark: apps with different marks have different hashes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "pyproject.toml", f"{APP}{mark and '# '}{mark}\n".encode(), ORDINARY)
+    app = (files("fedhca2.federation.flower.deploy") / "app.toml").read_text("utf-8").replace("VERSION", __version__)
+    write_whole(folder / "pyproject.toml", f"{app}{mark and '# '}{mark}\n".encode(), ORDINARY)
 
 
 @dataclass(frozen=True)
