@@ -110,12 +110,7 @@ class PlainRows:
         Gives the first column of each block too. A block is overwritten by the next, so memory is bounded, also if rows
         are in files.
         """
-        size = (len(self.data), min(columns, stop - start))
-        room = (
-            _own_pages(*size, dtype)
-            if self.device.type == "cpu"
-            else torch.empty(size, dtype=dtype, device=self.device)
-        )
+        room = torch.empty(len(self.data), min(columns, stop - start), dtype=dtype, device=self.device)
         ahead = max(1, (1 << 19) // columns) * columns  # files are announced a megabyte at a time
         for first in range(start, stop, columns):
             last = min(first + columns, stop)
@@ -326,11 +321,6 @@ def _ask_for_large_pages(tensor: Tensor) -> None:
     """Ask for large pages for memory that was not written yet: getting small pages takes longer than writing them."""
     if tensor.nbytes >= 1 << 22 and hasattr(mmap, "MADV_HUGEPAGE"):
         _advise(tensor, mmap.MADV_HUGEPAGE)  # a system without them may refuse
-
-
-def _own_pages(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """A buffer [rows, columns] that returns to the system when it is freed; an allocator might keep it."""
-    return torch.frombuffer(mmap.mmap(-1, rows * columns * dtype.itemsize), dtype=dtype).view(rows, columns)
 
 
 def return_freed_memory() -> None:
