@@ -21,7 +21,7 @@ LIMITS = {
     "class names that exist twice": 0,
     "modules with one importer": 25,
     "95th percentile of function lines": 22,
-    "lines of tests": 32_640,  # goal: 23,000
+    "lines of tests": 32_600,  # goal: 23,000
 }
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -13,7 +13,6 @@ from fedhca2.experiment.build import ClientPlan, build_clients, plan_clients, st
 from fedhca2.federation.client_store import ClientStore
 from fedhca2.federation.in_process import InProcess, choose_devices
 from fedhca2.federation.rounds import run_rounds
-from fedhca2.federation.run import run
 from fedhca2.federation.server import Server
 from fedhca2.run_folder.records import Watcher
 from small import SMALL, small
@@ -80,12 +79,6 @@ def test_only_long_runs_are_compiled(change, kind):
     experiment = Experiment.parse({**SMALL, **change})
     data = open_data(experiment)
     assert step_kind(experiment, data, assign_shards(experiment, data)) == kind
-
-
-def test_a_missing_device_is_found_before_a_folder_is_made(tmp_path):
-    with pytest.raises(UserError, match="devices"):
-        run(small(devices=["cuda:9"]), tmp_path / "run", watcher=Watcher())
-    assert not (tmp_path / "run").exists()
 
 
 def test_clients_of_a_kind_share_the_images_they_evaluate_on_and_find_their_own_again():

@@ -11,12 +11,8 @@ from fedhca2.params import ENCODER
 from fedhca2.run_folder.reader import RunFiles
 from small_run import (
     SETTINGS,
-    CrashError,
-    Silent,
     clients_of,
-    crash,
     events,
-    resume_small,
     run_small,
     same_models,
     small,
@@ -121,14 +117,6 @@ def test_a_bound_on_clients_holds_and_chooses_the_same_each_time(once):
     first, second = RunFiles(once("fedhca2", EVERY_ROUND | {"clients": 2})).of("transfer")
     assert len(first["members"]) == 2
     assert first["members"] == second["members"]
-
-
-def test_a_resumed_run_measures_what_a_straight_one_does(once, tmp_path):
-    experiment = small("fedhca2", rounds=2, diagnostics=EVERY_ROUND)
-    with pytest.raises(CrashError):
-        run_small(experiment, tmp_path / "run", Silent(1, crash))
-    resume_small(tmp_path / "run")
-    assert events(tmp_path / "run") == events(once("fedhca2", EVERY_ROUND))
 
 
 @pytest.mark.parametrize("encoder", ["tiny", "tiny_vit_5m_224"])  # the second keeps what it computed from its weights

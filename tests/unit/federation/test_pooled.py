@@ -87,13 +87,6 @@ def test_a_client_that_does_not_take_part_still_has_the_common_model_after_a_res
     assert same_models(tmp_path / "straight", tmp_path / "resumed")
 
 
-def test_moments_resume_bit_for_bit(pooled, tmp_path):
-    with pytest.raises(CrashError):
-        run_small(three(), tmp_path / "resumed", Silent(1, crash))
-    resume_small(tmp_path / "resumed")
-    assert same_models(pooled[0], tmp_path / "resumed")
-
-
 def test_training_that_diverges_says_so(tmp_path):
     wild = {"batch_size": 2, "learning_rate": 1e30, "schedule": {"warmup_epochs": 0, "lag": False}}
     with pytest.raises(UserError, match="learning_rate"):

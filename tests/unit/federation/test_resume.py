@@ -11,7 +11,7 @@ from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.run_folder.reader import RunFiles
 from small import MECHANISMS, unifying
-from small_run import CrashError, Silent, crash, events, models, resume_small, run_small, same_models, small
+from small_run import SETTINGS, CrashError, Silent, crash, events, models, resume_small, run_small, same_models, small
 from tiny_encoder import TINY
 
 pytestmark = pytest.mark.slow
@@ -59,12 +59,12 @@ def pairs(once, crashed):
 
 
 # FedSTA, configured so, averages decoders and heads in the round that is lost and run again.
-SETTINGS = {name: {} for name in MECHANISMS} | {"fedsta": unifying(every=1), "upgrad": {"memory": 0.5}}
+METHODS = {name: {} for name in MECHANISMS} | {"fedsta": unifying(every=1), "upgrad": {"memory": 0.5}}
 
 
-@pytest.mark.parametrize("method", SETTINGS)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_resumed_run_equals_a_straight_one_bit_for_bit(pairs, method):
-    straight, resumed = pairs(small({"name": method, **SETTINGS[method]}, rounds=2))
+    straight, resumed = pairs(small({"name": method, **METHODS[method]}, rounds=2))
     assert same_models(straight, resumed)
     assert events(resumed) == events(straight)
 
@@ -78,10 +78,16 @@ def test_a_client_that_is_late_resumes_bit_for_bit(pairs, method):
     assert events(resumed) == events(straight)
 
 
+TESTED = {name: {**data, "val": 6, "test": 0.5} for name, data in SETTINGS["data"].items()}
+MORE = {name: {**data, "train": 3 * data["train"]} for name, data in SETTINGS["data"].items()}
 VARIANTS = {
     "an interaction": {"model": {"encoder": {"name": TINY}, "decoder_width": 8, "interaction": "cross_attention"}},
     "an encoder with its own rate": {"training": {"batch_size": 2, "encoder_rate": 1e-5}},
     "shared statistics": {"method": {"name": "fedavg", "batch_norm": "average"}},
+    "one model for all": {"method": "pooled"},
+    "who helps whom": {"diagnostics": {"every": 1}},
+    "the middle of an epoch": {"clients": [{**client, "steps": 1} for client in SETTINGS["clients"]], "data": MORE},
+    "the best model": {"evaluate_every": 1, "select": "best", "data": TESTED},
 }
 
 
@@ -90,6 +96,7 @@ def test_a_variant_resumes_bit_for_bit(pairs, variant):
     straight, resumed = pairs(small(rounds=2, **variant))
     assert ("interaction.project.weight" in models(straight)["home.safetensors"]) == ("model" in variant)
     assert same_models(straight, resumed)
+    assert events(straight) == events(resumed)
 
 
 def test_a_resumed_run_has_the_scores_of_a_straight_one(pairs):

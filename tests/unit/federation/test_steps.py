@@ -8,7 +8,7 @@ from fedhca2.errors import UserError
 from fedhca2.federation.forecast import forecast
 from fedhca2.federation.moves import Reach
 from fedhca2.objectives import HeadsFirst, Objective, parts_of_epochs
-from small_run import CrashError, Silent, clients_of, crash, events, models, resume_small, run_small, same_models, small
+from small_run import clients_of, events, models, run_small, same_models, small
 
 DATA = {
     "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 12, "val": 1},
@@ -58,16 +58,6 @@ def test_alone_the_length_of_rounds_does_not_matter(tmp_path):
         run_small(rounds_of({"steps": steps}, "local", rounds), tmp_path / f"{steps}")
     assert same_models(tmp_path / "3", tmp_path / "2")
     assert same_models(tmp_path / "3", tmp_path / "4")
-
-
-def test_a_run_resumes_in_the_middle_of_an_epoch_bit_for_bit(tmp_path):
-    experiment = rounds_of({"steps": 2})
-    run_small(experiment, tmp_path / "straight")
-    with pytest.raises(CrashError):
-        run_small(experiment, tmp_path / "resumed", Silent(1, crash))
-    resume_small(tmp_path / "resumed")
-    assert same_models(tmp_path / "straight", tmp_path / "resumed")
-    assert events(tmp_path / "straight") == events(tmp_path / "resumed")
 
 
 def test_a_steps_learning_rate_does_not_depend_on_the_length_of_rounds():

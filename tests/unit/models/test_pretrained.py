@@ -9,8 +9,6 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.testing import assert_close
 
-from fedhca2.errors import UserError
-from fedhca2.experiment import open_data
 from fedhca2.models import Encoder, EncoderConfig, pretrained
 from fedhca2.models.config import SWIN_T
 from fedhca2.models.pretrained import reordered_merging, to_timm
@@ -178,12 +176,6 @@ def test_weights_of_another_encoder_are_an_error(tmp_path):
     torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "other.pth")
     with pytest.raises(ValueError, match="expected those of encoder 'swin_micro'"):
         encoder(weights=str(tmp_path / "other.pth"))
-
-
-def test_a_missing_file_stops_an_experiment_before_it_starts():
-    experiment = small(model={"encoder": {"name": "swin_micro", "weights": "nowhere.pth"}})
-    with pytest.raises(UserError, match=r"model\.encoder\.weights: .* no file 'nowhere.pth'"):
-        open_data(experiment)
 
 
 def test_a_run_notes_the_digest_of_its_weights(tmp_path, source):
