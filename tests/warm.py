@@ -161,6 +161,8 @@ def forked(orders):
         else:
             break
     while os.getppid() != parent:
+        if os.getppid() == 1:  # the process that wanted it has ended
+            os._exit(0)
         time.sleep(0.001)
     order = json.loads(text)
     os.setsid()
