@@ -8,7 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/results/README.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 MADE = re.compile(r"<!-- (?:results: |prints: |commands|methods|settings).*?<!-- end -->", re.DOTALL)
