@@ -45,7 +45,7 @@ from results_tables import (
     gain_cell,
     gain_of,
     gain_table,
-    gains_of_targets,
+    gains_of_tasks,
     gains_over_targets,
     head,
     label_of,
@@ -70,7 +70,8 @@ from fedhca2.words import metric_heading
 
 BLOCK = re.compile(r"(<!-- results: ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "choose-a-method.md", *sorted((ROOT / "docs").glob("results*.md"))]
+OTHERS = ("README.md", "docs/beyond-images.md", "docs/choose-a-method.md")
+PAGES = [*(ROOT / page for page in OTHERS), *sorted((ROOT / "docs").glob("results*.md"))]
 CURVE, EXCHANGES = "when-federation-helps", "exchanges-per-epoch"
 
 
@@ -243,8 +244,8 @@ class Page:
         return gains_over_targets(self.runs.that_change(name, METHOD))
 
     def targets(self, name):
-        """The gain of each target, with the defaults of the methods."""
-        return gains_of_targets(self.runs.plain(name))
+        """The gain of each client's task, with the defaults of the methods."""
+        return gains_of_tasks(self.runs.plain(name))
 
     def chooser(self):
         """A method to start with for some federations, and what it gained there."""

@@ -79,6 +79,7 @@ ENCODERS = {
 SMALL_METHODS = ("local", "fedper", "matfl", "fedpull", "fedhca2")
 MIXED_METHODS = ("local", "fedavg", "fedper", "fedpull", "fedhca2")
 DEMO_SEEDS = 5
+EARTH_METHODS = ("local", "fedper", "fedpull", "fedhca2", "pooled")
 MOLECULES = ("molecules_10", "molecules_few", "molecules_families")
 MOLECULES_METHODS = ("local", "fedpull", "fedper", "fedhca2", "pooled", "fedavg", "fedprox", "ditto", "fedamp", "matfl")
 MOLECULES_SEEDS = 5
@@ -215,6 +216,11 @@ def demo():
     yield from each(["demo"], ("local", "fedhca2"), ALONE, DEMO_SEEDS)
 
 
+def earth():
+    """Continents on real maps."""
+    yield from each(["earth"], EARTH_METHODS, ALONE)
+
+
 def molecules():
     """Companies with molecules, with `fedpull` also as it did best in plain PyTorch."""
     first, others = MOLECULES_METHODS[:5], MOLECULES_METHODS[5:]
@@ -242,6 +248,7 @@ PARTS = {
         small,
         mixed,
         demo,
+        earth,
         molecules,
     )
 }

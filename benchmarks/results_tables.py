@@ -11,7 +11,7 @@ from fedhca2.metrics import relative_gain
 from fedhca2.reports.comparison import DELTA_M, LEVEL, LOCAL, rank_methods
 from fedhca2.reports.layouts import marked_cell, spread_text
 from fedhca2.run_folder.result import task_scores
-from fedhca2.words import counted, metric_heading
+from fedhca2.words import counted, metric_heading, score_text
 
 NOT_RUN = "–"
 CHOICES = [  # a federation, a method with its settings, the experiment that is like it, and its images per client
@@ -199,20 +199,17 @@ def gains_over_targets(runs):
     return markdown(heads, sorted(rows, key=lambda row: -float(row[1].split()[0])))
 
 
-def gains_of_targets(runs):
-    """The gain of each target with each variant, and the score of training alone."""
+def gains_of_tasks(runs):
+    """The gain of each client's task with each variant, and the score of training alone."""
     found = gains_by_variant(runs)
     alone = {}
     for run in (run for run in runs if run.method == LOCAL):
         for one in task_scores(run.scores, None, run.task_set):
-            alone.setdefault((one.client, one.task), []).append(one.ours.value)
-    rows = [
-        [
-            client,
-            runs[0].task_set[task].title,
-            f"{mean(scores):.3f}",
-            *(spread_of([gains[client, task] for gains in by_seed.values()]) for by_seed in found.values()),
-        ]
-        for (client, task), scores in alone.items()
-    ]
-    return markdown(["company", "target", "alone, RMSE", *found], rows)
+            alone.setdefault((one.client, one.task), []).append(one.ours)
+    rows = []
+    for (client, task), scores in alone.items():
+        score, value = scores[0], mean(score.value for score in scores)
+        alone_cell = f"{score_text(score.unit, value)}, {metric_heading(score.metric, score.higher_is_better)}"
+        gains = (spread_of([gains[client, task] for gains in by_seed.values()]) for by_seed in found.values())
+        rows.append([client, runs[0].task_set[task].title, alone_cell, *gains])
+    return markdown(["client", "task", "alone", *found], rows)

@@ -9,6 +9,7 @@ from fedhca2.data.adapters import CocoMasks, CsvImages, HuggingFace, MapStyle
 from fedhca2.data.archives import Archive, NyudData, PascalContextData, Paths, Source
 from fedhca2.data.config import DataConfig
 from fedhca2.data.dataset import Dataset, Sample, Size, Split
+from fedhca2.data.earth import Earth
 from fedhca2.data.files import (
     BrokenFileError,
     FileError,
@@ -36,6 +37,7 @@ KINDS: dict[str, type[DataConfig]] = {
     "csv": settings_of("csv", CsvImages),
     "coco": settings_of("coco", CocoMasks),
     "huggingface": settings_of("huggingface", HuggingFace),
+    "earth": settings_of("earth", Earth),
     "molecules": settings_of("molecules", Molecules),
     "table": settings_of("table", CsvTable),
 }

@@ -5,6 +5,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,17 @@ def reading(path: Path | str, wanted: str) -> Iterator[None]:
         if isinstance(error, FileNotFoundError) and str(error.filename) == str(path):
             raise MissingFileError(path, f"expected {wanted}, got no file") from None
         raise BrokenFileError(path, f"expected {wanted}, got {one_line(error)}") from error
+
+
+def package_folder(name: str, install: str) -> Path:
+    """The folder of an installed package, which is not imported; raises ImportError that says how to install it."""
+    try:
+        found = find_spec(name)
+    except ModuleNotFoundError:  # nor is the package that it is part of
+        found = None
+    if found is None or not found.submodule_search_locations:
+        raise ImportError(f"{name} is not installed; run: {install}")
+    return Path(next(iter(found.submodule_search_locations)))
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from functools import cache
 from hashlib import sha256
-from importlib.util import find_spec
 from math import isnan, nan
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from pydantic import PositiveInt
 
 from fedhca2.config import suggest
 from fedhca2.data.dataset import Split
-from fedhca2.data.files import BrokenFileError, MissingFileError
+from fedhca2.data.files import BrokenFileError, MissingFileError, package_folder
 from fedhca2.data.tables import number_in, place_in, read_rows
 from fedhca2.tasks import LabelSpace
 
@@ -76,8 +75,11 @@ class Molecules:
         seed: int = 0,
     ) -> None:
         chosen, self.labels = {}, dict[str, LabelSpace]()
+        if folder is None:  # the package itself would need many others
+            hint = "pip install --no-deps MoleculeACE, or set `folder` to other files"
+            folder = package_folder("MoleculeACE", hint) / "Data" / "benchmark_data"
         for target in targets:
-            path = (folder or _packaged()) / f"{target}.csv"
+            path = folder / f"{target}.csv"
             measured = _measured(path, split_by == "scaffold")
             known = list(measured["train"].items())
             drawn = np.random.default_rng([seed, *target.encode()]).permutation(len(known))[:most]
@@ -97,16 +99,6 @@ class Molecules:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"input": fingerprint(self.ids[index]), **{name: each[index] for name, each in self.values.items()}}
-
-
-def _packaged() -> Path:
-    """The folder of MoleculeACE's files; its code is not imported, since that needs many other packages."""
-    found = find_spec("MoleculeACE")
-    if found is None or not found.submodule_search_locations:
-        raise ImportError(
-            "MoleculeACE is not installed; run: pip install --no-deps MoleculeACE, or set `folder` to other files"
-        )
-    return Path(next(iter(found.submodule_search_locations))) / "Data" / "benchmark_data"
 
 
 @cache

@@ -159,7 +159,7 @@ BUILT_IN = (
         weight=1.0,
         loss=losses.depth_l1,
         predict=lambda output: output.float().clamp(min=0),
-        reading="metres; the prediction is the value, or 0 if it is negative",
+        reading="a distance; the prediction is the value, or 0 if it is negative",
         metric=lambda space: metrics.DepthRMSE(),
         unit="m",
         paint=lambda map, space: painting.paint_depth(map),

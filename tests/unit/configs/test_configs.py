@@ -20,7 +20,7 @@ from fedhca2.tasks import TASKS
 from in_the_small import SCENES, in_the_small
 from small import SMALL, clients, small
 
-NAMES = [name for name in built_in_names() if not name.startswith("molecules")]  # whose data is in an extra
+NAMES = [name for name in built_in_names() if not name.startswith(("earth", "molecules"))]  # whose data is in an extra
 
 
 @cache
