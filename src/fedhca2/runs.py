@@ -111,6 +111,7 @@ def compare(
     *,
     seeds: int = 1,
     jobs: int | None = 1,
+    trivial: bool = False,
     quiet: bool = False,
 ) -> Comparison:
     """Run each method with each seed on the same data, write tables and a report, and return the comparison.
@@ -128,6 +129,7 @@ def compare(
     :param out: the folder of all runs, by default runs/compare-NAME.
     :param seeds: seeds per method; a test of what is beyond chance needs three.
     :param jobs: how many runs at a time, each in a process of its own; None: one per GPU, or per core without one.
+    :param trivial: also list what a constant answer scores.
     :param quiet: print nothing.
     """
     known = [each if isinstance(each, str) else hand_over(each, "method") for each in methods]
@@ -140,7 +142,7 @@ def compare(
                 pass
     else:
         _run_side_by_side(planned, jobs, quiet=quiet)
-    return write_comparison([RunFiles.open(one.folder) for one in planned], folder)
+    return write_comparison([RunFiles.open(one.folder) for one in planned], folder, trivial=trivial)
 
 
 def _run_side_by_side(planned: Sequence[ComparisonRun], jobs: int | None, *, quiet: bool) -> None:
@@ -200,14 +202,16 @@ class Run:
     def scores(self) -> Records:
         """A record for each client and task: its main `score`, that of training `alone`, and the `gain` in percent.
 
-        `counts` says whether the task counts in Δm. Unknown numbers are NaN.
+        `trivial` is the score of a constant answer. `group` has the clients with the same data and tasks. `counts` says
+        whether the task counts in Δm. Unknown numbers are NaN.
         """
         records = Records()
         for one in task_scores(self.result.clients, self.result.baseline, self.files.task_set):
             metric = {"metric": one.ours.metric, "unit": one.ours.unit, "higher_is_better": one.ours.higher_is_better}
-            who = {"client": one.client, "kind": self.files.kinds[one.client], "task": one.task, **metric}
-            score = {"score": one.ours.value, "alone": one.alone.value if one.alone else nan, "gain": one.gain}
-            records.append({**who, **score, "counts": one.ours.counts})
+            who = {"client": one.client, "group": self.files.kinds[one.client], "task": one.task, **metric}
+            others = {"alone": one.alone.value if one.alone else nan, "trivial": one.ours.trivial}
+            score = {"score": one.ours.value, **others, "gain": one.gain, "counts": one.ours.counts}
+            records.append({**who, **score})
         return records
 
     def history(self) -> Records:
@@ -267,4 +271,5 @@ class Run:
     def _repr_html_(self) -> str:
         table = result_table(self.files)
         rows = [[cell.text for cell in row] for row in table.rows]
-        return f"<p>{escape(table.note)}</p>{html_table(table.columns, rows)}"
+        about = str(self.result) if self.files.finished else f"{self.folder}: not finished"
+        return f"<p>{escape(about)}</p>{html_table(table.columns, rows)}<p>{escape(table.note)}</p>"

@@ -152,6 +152,21 @@ def test_the_switch_changes_page_and_figures(opened):
     assert page.evaluate(looks) == before
 
 
+def test_the_chosen_tab_is_not_under_the_cue_that_tabs_go_on(opened):
+    page = opened("single", 390)
+    ends = []
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        right, cue = tab.evaluate("""tab => {
+            const list = tab.parentElement, style = getComputedStyle(list, "::after");
+            const cue = style.content.includes("›") ? parseFloat(style.width) : 0;
+            return [list.getBoundingClientRect().right - tab.getBoundingClientRect().right, cue];
+        }""")
+        assert right >= cue
+        ends.append(cue)
+    assert (ends[0] > 0, ends[-1]) == (True, 0)
+
+
 @pytest.mark.parametrize("width", [1400, 390])
 def test_delta_m_is_never_cut_off(opened, width):
     page = opened("several", width)

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from math import isnan
 
 import pytest
 
@@ -39,7 +40,21 @@ def test_an_unfinished_run_has_no_result(tmp_path):
 
 def test_a_notebook_shows_the_gains(tmp_path):
     made_run(tmp_path, better=1.1)
-    assert "<td>+10.0%</td>" in Run.open(tmp_path)._repr_html_()
+    shown = Run.open(tmp_path)._repr_html_()
+    assert "<td>+10.0%</td>" in shown
+    assert "Δm +10.0%" in shown
+
+
+def test_a_notebook_shows_an_unfinished_run(tmp_path):
+    made_run(tmp_path, finished=False)
+    assert "not finished" in Run.open(tmp_path)._repr_html_()
+
+
+def test_an_experiment_is_not_changed_but_replaced():
+    experiment = Experiment.load("demo")
+    with pytest.raises(UserError, match=r"rounds: .*replace"):
+        experiment.rounds = 5
+    assert experiment.replace(rounds=5).rounds == 5
 
 
 def test_a_report_lies_in_the_run_by_default(tmp_path):
@@ -65,6 +80,7 @@ def test_scores_are_records_with_the_gain_over_training_alone(tmp_path):
     depth = next(record for record in scores if record["task"] == "depth")
     assert (depth["client"], depth["metric"], depth["unit"]) == ("home", "rmse", "m")
     assert (depth["alone"], depth["gain"]) == (2.0, pytest.approx(100 * (1 - 1 / 1.1)))
+    assert isnan(depth["trivial"])  # which the files of this run do not know
 
 
 def test_a_history_has_losses_of_a_round_and_scores_after_it(tmp_path):

@@ -1,5 +1,6 @@
 """`fedhca2 data` and `fedhca2 new`: render, check and view data sets, and create a project to start from."""
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,9 +33,10 @@ def new(folder: Path, table: bool) -> None:
         raise UserError(folder, "expected a new or empty folder, got one with files in it")
     templates = files("fedhca2") / "cli" / "templates"
     kind, name = "table" if table else "images", folder.resolve().name
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._") or "project"  # as experiments may be called
     folder.mkdir(parents=True, exist_ok=True)
     for file in sorted((templates / kind).iterdir(), key=lambda file: file.name):
-        text = file.read_text("utf-8").replace("NAME", name)
+        text = file.read_text("utf-8").replace('"NAME"', f'"{plain}"').replace("NAME", name)
         write_whole(folder / file.name.removesuffix(".txt"), text.encode(), ORDINARY)
         typer.echo(folder / file.name.removesuffix(".txt"))
     typer.echo(f"Next: cd {shlex.quote(str(folder))} && fedhca2 run experiment.yaml")

@@ -97,7 +97,8 @@ def kind_of(root: Path) -> ArchiveKind:
         return "pascal_context"
     if (root / "gt_sets").is_dir():
         return "nyud"
-    raise UserError(root, "expected ImageSets/ (pascal_context) or gt_sets/ (nyud), got neither")
+    found = "neither" if root.is_dir() else "no folder"
+    raise UserError(root, f"expected a folder with ImageSets/ (pascal_context) or gt_sets/ (nyud), got {found}")
 
 
 def check(

@@ -234,9 +234,21 @@ class CsvTable(CsvRows):
 
     def encode(self, row: Mapping[str, Any]) -> Values:
         """The input of a row that is in no file: {column: value}; columns may be left out."""
+        if not isinstance(row, Mapping):
+            raise ValueError(f"expected {{column: value}}, got {type(row).__name__}")
         if unknown := [name for name in row if name not in (*self.inputs, *self.categories)]:
             raise ValueError(f"expected columns {', '.join([*self.inputs, *self.categories]):.200}, got {unknown[0]!r}")
-        return self._encoded(np.array([float(row.get(name, nan)) for name in self.inputs]), row)
+        for name, values in self.categories.items():
+            if name in row and str(row[name]) not in values:
+                raise ValueError(f"{name}: expected one of {', '.join(values):.200}, got {row[name]!r:.80}")
+        return self._encoded(np.array([_as_number(name, row.get(name, nan)) for name in self.inputs]), row)
+
+
+def _as_number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: expected a number, got {value!r:.80}") from None
 
 
 @cache

@@ -184,11 +184,11 @@ def exported(trained: Trained, own: Size) -> Exported:
 
 def _program(trained: Trained, own: Size) -> torch.export.ExportedProgram:
     """The program for any number of images of this size; at the size of training, also for all smaller ones."""
-    free = {0: Dim("batch", min=1)}
+    network, free = exported(trained, own), {0: Dim("batch", min=1)}
     if own == trained.size:
         free |= {2: Dim("height", min=1, max=own[0]), 3: Dim("width", min=1, max=own[1])}
     try:
-        return torch.export.export(exported(trained, own), (torch.zeros(2, 3, *own),), dynamic_shapes=(free,))
+        return torch.export.export(network, (torch.zeros(2, 3, *own),), dynamic_shapes=(free,))
     except (RuntimeError, ValueError) as error:
         got = f"{one_line(error)}; --format safetensors writes its parameters"
         raise UserError(trained.spec.name, f"expected a model that torch.export can trace, got {got}") from error

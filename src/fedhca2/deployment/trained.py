@@ -104,6 +104,8 @@ class Trained:
 
     @shared_property
     def _tensors(self) -> dict[str, Tensor]:
+        if not self.path.is_file():
+            _ = self.run.outcome  # raises UserError if the run is not finished
         try:
             return dict(load_file(self.path))
         except (OSError, SafetensorError) as error:
@@ -149,7 +151,7 @@ class Trained:
             raise UserError(name, f"expected {most} as the network's input, got {size[0]}×{size[1]}")
         return size
 
-    def predict(self, image: Any, name: str = "image") -> dict[str, Array]:
+    def predict(self, image: Any, name: str = "input") -> dict[str, Array]:
         """Predict an image of any size, or another input, as arrays: {task: [C, H, W] or [C]}.
 
         With the data set's `resize: fit`, a large image is scaled down, and its prediction up again.
@@ -160,7 +162,7 @@ class Trained:
         """
         return self._predicted(image, name)[0]
 
-    def answer(self, image: Any, name: str = "image") -> dict[str, Answer]:
+    def answer(self, image: Any, name: str = "input") -> dict[str, Answer]:
         """Predict an image, or another input, in words and numbers: {task: Answer}.
 
         `str(answer)` is what a person reads, such as "cat (0.71)"; `answer.values` has the numbers behind it.

@@ -347,6 +347,12 @@ class Experiment(Config):
         """The same experiment without initial weights, so that no file is needed."""
         return self.replace(model=self.model.blank, clients=tuple(entry.blank for entry in self.clients))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in type(self).model_fields:
+            wanted = f"expected experiment.replace({name}=…), since an experiment does not change"
+            raise UserError(name, f"{wanted}, got an assignment")
+        super().__setattr__(name, value)
+
     def __repr__(self) -> str:
         """A line, since all settings are long; `to_yaml` has them."""
         about = f"{counted(len(self.specs), 'client')}, {counted(self.rounds, 'round')}"

@@ -74,9 +74,10 @@ class ConsoleWatcher(Watcher):
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
         """Print what will be trained."""
         self.experiment, self.estimated = experiment, False
-        name, images = experiment.method_name, sum(len(shard.train) for shard in shards.values())
-        about = counted(len(shards), "client"), counted(images, "training image"), counted(experiment.rounds, "round")
-        self.console.print(f"[bold]{name}[/]: {', '.join(about)}")
+        name, samples = experiment.method_name, sum(len(shard.train) for shard in shards.values())
+        kind = "training sample" if any(data.are_arrays for data in experiment.data.values()) else "training image"
+        about = counted(len(shards), "client"), counted(samples, kind), counted(experiment.rounds, "round")
+        self.console.print(f"[bold]{name}[/]: {', '.join(about)}, seed {experiment.seed}")
         for task in self.progress.task_ids:
             self.progress.remove_task(task)
         self.rounds = self.progress.add_task(f"{name}: rounds", total=experiment.rounds, note="")

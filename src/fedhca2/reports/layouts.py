@@ -23,6 +23,7 @@ from fedhca2.reports.comparison import (
 from fedhca2.reports.drawings import RANKS_FILE, draw_ranks, ranking_of
 from fedhca2.reports.tables import TextTable
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.tasks.task import TRIVIAL
 from fedhca2.whole_files import ORDINARY, write_whole
 from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, size_text
 
@@ -128,7 +129,7 @@ def to_latex(comparison: Comparison) -> str:
 def comparison_table(comparison: Comparison) -> TextTable:
     """Make a table with a column per method and the best of each row in bold, or a summary if they do not fit."""
     summary = _summary(comparison)
-    if len(comparison.entries) > 4:
+    if len(comparison.entries.keys() - {TRIVIAL}) > 4:
         return summary
     rows, group = [], ""
     for column in comparison.columns:
@@ -142,12 +143,15 @@ def comparison_table(comparison: Comparison) -> TextTable:
 def _summary(comparison: Comparison) -> TextTable:
     gains = [column for column in comparison.columns if column.is_gain]
     scores = [column for column in comparison.columns if not column.is_gain]
-    names = [*(gain.heading for gain in gains), f"best in, of {len(scores)}"]
-    best = {method: sum(comparison.is_best(method, column) for column in scores) for method in comparison.entries}
-    rows = [
-        [method, *(marked_cell(comparison, method, gain) for gain in gains), str(best[method])]
-        for method in comparison.entries
-    ]
+    names, has_floor = [gain.heading for gain in gains], TRIVIAL in comparison.entries
+    names[1:1] = [f"best in, of {len(scores)}", *[f"above trivial in, of {len(scores)}"] * has_floor]
+    rows = []
+    for method in [method for method in comparison.entries if method != TRIVIAL]:
+        counts = [sum(comparison.is_best(method, column) for column in scores)]
+        if has_floor:
+            counts.append(sum(comparison.gain(method, column, TRIVIAL) > 0 for column in scores))
+        cells = [marked_cell(comparison, method, gain) for gain in gains]
+        rows.append([method, *cells[:1], *map(str, counts), *cells[1:]])
     note, wraps = marks_note(comparison), {"method": 12}
     return TextTable(["method", *names], rows, "Comparison", note, right=names, drop=names[:0:-1], wraps=wraps)
 

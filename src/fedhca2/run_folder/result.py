@@ -84,12 +84,13 @@ class Result(BaseModel):
         """Convert to JSON data."""
         return self.model_dump()
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         gain = "" if self.delta_m is None else f", Δm {gain_text(self.delta_m)}"
-        return (
-            f"Result({self.name}: {self.method} after {counted(self.rounds, 'round')}, seed {self.seed}, "
-            f"{counted(len(self.clients), 'client')}{gain})"
-        )
+        rounds, clients = counted(self.rounds, "round"), counted(len(self.clients), "client")
+        return f"{self.name}: {self.method} after {rounds}, seed {self.seed}, {clients}{gain}"
+
+    def __repr__(self) -> str:
+        return f"Result({self})"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -97,7 +98,7 @@ class Result(BaseModel):
             for client, tasks in self.clients.items()
             for task, scores in tasks.items()
         ]
-        return f"<p>{escape(repr(self)[7:-1])}</p>{html_table(['client', 'task', 'metric', 'score'], rows)}"
+        return f"<p>{escape(str(self))}</p>{html_table(['client', 'task', 'metric', 'score'], rows)}"
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,12 @@ def test_a_new_project_is_named_in_its_files_and_has_no_faults(project):
     assert "No problems found" in run("data", "check", "experiment.yaml").output
 
 
+def test_an_experiment_has_the_name_of_its_folder_as_far_as_experiments_may_have_it(tmp_path):
+    for folder, name in (("mine 2", "mine-2"), ("données", "donn-es"), ("1.5", "1.5")):
+        assert run("new", tmp_path / folder).exit_code == 0
+        assert Experiment.load(tmp_path / folder / "experiment.yaml").name == name
+
+
 def test_all_commands_of_its_readme_exist(project):
     words = {
         tuple(line.split()[1:3])

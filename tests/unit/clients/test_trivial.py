@@ -9,7 +9,7 @@ import torch
 
 from fedhca2.clients.evaluation import trivial_answers, trivial_scores
 from fedhca2.data.batches import Batches
-from fedhca2.reports.layouts import write_comparison
+from fedhca2.reports.layouts import comparison_table, write_comparison
 from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.write import single_sections
 from fedhca2.reports.tables import result_table
@@ -83,6 +83,9 @@ def test_clearly_better_is_a_tenth_of_the_score_or_of_what_it_lacks(task, metric
     assert headline(TASKS[task], scores).is_clear == clear
 
 
+METHODS_OF_A_SUMMARY = ("local", "fedavg", "fedper", "fedprox", "fedhca2")
+
+
 def with_trivial(run, **scores):
     """The same run with these trivial scores of clients with one task."""
     result = json.loads((run.path / "result.json").read_text())
@@ -116,6 +119,22 @@ def test_a_comparison_lists_it_on_request_and_on_the_page(tmp_path):
     assert "trivial" in (tmp_path / "table.md").read_text()
     tables = [block for block in several_sections(runs)[0].blocks if block.kind == "table"]
     assert [row[0].text for row in tables[0].rows] == ["local", "fedhca2", "trivial"]
+
+
+def test_the_page_of_a_comparison_says_how_many_scores_are_not_clearly_better(tmp_path):
+    runs = [with_trivial(made_run(tmp_path / "local", "local"), road=48.0, shop=5.0)]
+    runs += [with_trivial(made_run(tmp_path / "ours", better=1.25), road=48.0, shop=5.0)]
+    answer = next(block for block in several_sections(runs)[0].blocks if block.kind == "answer")
+    (told,) = [sentence for sentence in answer.sentences if "trivial" in sentence]
+    assert "1 of 2 scores of fedhca2" in told
+
+
+def test_a_summary_counts_the_scores_above_it_instead_of_a_row_without_numbers(tmp_path):
+    runs = [with_trivial(made_run(tmp_path / name, name), road=48.0, shop=5.0) for name in METHODS_OF_A_SUMMARY]
+    table = comparison_table(write_comparison(runs, tmp_path, trivial=True))
+    (column,) = [number for number, name in enumerate(table.columns) if "trivial" in name]
+    assert {row[0] for row in table.rows} == set(METHODS_OF_A_SUMMARY)
+    assert {row[column] for row in table.rows} == {"1"}  # shop reaches more than 5%, road less than 48%
 
 
 def test_the_terminal_lists_it_on_request(tmp_path):

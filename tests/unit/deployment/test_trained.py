@@ -152,6 +152,12 @@ def test_a_broken_model_is_refused(run, tmp_path):
         Trained.open(tmp_path, CLIENT).model()
 
 
+def test_an_unfinished_run_has_no_trained_models(run, tmp_path):
+    (tmp_path / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
+    with pytest.raises(UserError, match="expected a finished run"):
+        Trained.open(tmp_path, CLIENT).model()
+
+
 def photos(folder, *names):
     for name in names:
         Image.fromarray(picture(20, 30).transpose(1, 2, 0)).save(folder / name)

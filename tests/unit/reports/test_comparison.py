@@ -191,7 +191,7 @@ def test_the_share_of_the_pooled_gain_needs_a_gain_beyond_chance(tmp_path, ceili
 
 def test_a_summary_of_many_methods_has_both_gains(twins):
     many = Comparison(twins.columns, {str(i): twins.entries["fedavg"] for i in range(5)})
-    assert list(comparison_table(many).columns[1:3]) == ["Δm % ↑", "Δm by client % ↑"]
+    assert {"Δm % ↑", "Δm by client % ↑"} <= set(comparison_table(many).columns)
 
 
 def test_values_that_look_equal_are_all_best():

@@ -10,7 +10,6 @@ import threading
 import time
 from contextlib import suppress
 from io import StringIO
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -24,7 +23,7 @@ from small_run import run_small, small
 def test_a_reason_is_shown_as_it_is(why):
     console = Console(file=StringIO(), width=120)
     with ConsoleWatcher(console) as watcher:
-        watcher.started(SimpleNamespace(name="demo", method_name="fedavg", rounds=2), {})
+        watcher.started(small(rounds=2), {})
         watcher.aggregated(0, ServerRecord(0, (), {}, {"home": why}), 1.0)
     assert f"round 1: home was excluded: {why}" in console.file.getvalue()
 
@@ -33,7 +32,7 @@ def test_a_reason_is_shown_as_it_is(why):
 def test_a_long_run_says_after_its_first_round_how_long_it_will_take(seconds, said):
     console = Console(file=StringIO(), width=120)
     with ConsoleWatcher(console) as watcher:
-        watcher.started(SimpleNamespace(name="mine", method_name="fedavg", rounds=40), {})
+        watcher.started(small(rounds=40), {})
         for round in range(2):
             watcher.aggregated(round, ServerRecord(round, (), {}, {}), seconds)
     assert [line for line in console.file.getvalue().splitlines() if "left (" in line] == [said] * bool(said)

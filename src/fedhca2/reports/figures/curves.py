@@ -124,7 +124,7 @@ def catching_up(rounds: Sequence[int | None]) -> str:
     """Say how many rounds clients needed to match the final score of training alone.
 
     >>> catching_up([3, 5, None])
-    ' 2 of 3 clients reach the final local score, after 4 rounds (median).'
+    ' 2 of 3 clients reach the final local score, by round 4 (median).'
     >>> catching_up([]), catching_up([None])
     ('', ' No client reaches the final local score.')
     """
@@ -133,8 +133,8 @@ def catching_up(rounds: Sequence[int | None]) -> str:
         return ""
     if not matched:
         return " No client reaches the final local score."
-    share, median = f"{len(matched)} of {len(rounds)} clients", f"{np.median(matched):g} rounds (median)"
-    return f" {share} reach the final local score, after {median}."
+    share, median = f"{len(matched)} of {len(rounds)} clients", f"round {np.median(matched):g} (median)"
+    return f" {share} reach the final local score, by {median}."
 
 
 def reading(groups: ClientGroups, alone: object = None) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from math import isfinite
 from statistics import mean
 
@@ -10,7 +11,7 @@ import numpy as np
 from fedhca2.reports.figures import GREY, Figure, Trace, gain_axes, gain_bars
 from fedhca2.reports.figures.groups import ClientGroups, group_clients, left_out
 from fedhca2.reports.figures.mixing import exchange_sentence
-from fedhca2.reports.page import AnswerBlock, Block, Cell, Table, Tile
+from fedhca2.reports.page import AnswerBlock, Block, Cell, Note, Table, Tile
 from fedhca2.reports.tables import (
     DELTA_M_MEANS,
     MAX_CLIENT_ROWS,
@@ -29,7 +30,7 @@ from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, metric_tit
 
 GAIN = "gain over local training (%)"
 MEANING = f"Δm: {DELTA_M_MEANS}."
-TRIVIAL_MEANS = "Trivial: the largest class, or the mean, of the training labels as the answer for every image."
+TRIVIAL_MEANS = "Trivial: the largest class, or the mean, of the training labels as the answer to every input."
 PARTS = ("encoder", "decoder", "head")
 
 
@@ -52,6 +53,18 @@ def gains_of(run: RunFiles) -> list[Gain]:
             told = f"{metric_title(one.ours.metric)} {text_of(one.alone)} local, {text_of(one.ours)} {run.method}"
             gains.append(Gain(one.client, one.task, run.short_name(f"{one.client}/{one.task}"), one.gain, told))
     return gains
+
+
+def about_runs(runs: Sequence[RunFiles]) -> list[Note]:
+    """The title of the runs, when the first of them started, and the command, if it is the same for all."""
+    told = [f"{title}." for title in dict.fromkeys(run.config.get("title") for run in runs) if title]
+    origins = [run.outcome.origin for run in runs if run.finished and run.outcome.origin]
+    if origins:
+        first = min(origins, key=lambda origin: str(origin["started"]))
+        same = all(origin["command"] == first["command"] for origin in origins)
+        command = f": `{first['command']}`" if same else "."
+        told.append(f"Started {datetime.fromisoformat(first['started']):%d %B %Y, %H:%M} UTC{command}")
+    return [Note(" ".join(told))] if told else []
 
 
 def _scores(run: RunFiles) -> tuple[Scores, Scores | None]:
@@ -118,7 +131,7 @@ def unclear_scores(run: RunFiles) -> list[str]:
         return []
     names = f": {', '.join(unclear)}" if len(unclear) <= 6 else ""
     told = f"{len(unclear):,} of {counted(len(known), 'score')} {'is' if len(unclear) == 1 else 'are'} not clearly "
-    return [f"{told}better than a trivial answer, the same for every image{names}."]
+    return [f"{told}better than a trivial answer, the same for every input{names}."]
 
 
 def _end_tiles(gains: Sequence[Gain]) -> list[Tile]:
@@ -217,7 +230,7 @@ def federation_table(run: RunFiles) -> Table:
         rows.append([Cell(label, colour=colour), *count, *texts, *cells])
     shared = [part for part in PARTS if run.config["method"].get(part)]
     columns = ["group", "clients"] if groups.by_kind else ["client"]
-    columns += ["data", "tasks", "training images"]
+    columns += ["data", "tasks", "training samples"]
     columns += [f"{part} parameters{', shared' if part in shared else ''}" for part in PARTS]
     private = [*(part for part in PARTS if part not in shared), "data"]
     note = f"Shared: {', '.join(shared) or 'nothing'}. Kept local: {', '.join(private)}."
@@ -246,7 +259,9 @@ def result_table(run: RunFiles) -> Table:
     columns = ["client", "metric", *floors, *(["local", run.method, "gain"] if baseline else [run.method])]
     title = f"All {len(rows):,} results" if len(rows) > MAX_CLIENT_ROWS else "Results"
     tested = run.result is not None and run.result.split == "test"
+    unclear = has_floor and not all(one.ours.is_clear for one in every)
     notes = ["Scores are on test images."] * tested + [TRIVIAL_MEANS] * has_floor
+    notes += ["Scores in colour are not clearly better than that."] * unclear
     return Table(title, columns, rows, " ".join(notes))
 
 

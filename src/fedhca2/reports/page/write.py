@@ -1,13 +1,14 @@
 """The page of one run, or of several to compare: its sections, and the HTML file."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import yaml
 from jinja2 import Environment, PackageLoader
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from fedhca2.errors import UserError
@@ -20,6 +21,7 @@ from fedhca2.reports.page import ONE_EVALUATION, Block, Note, Section, Text
 from fedhca2.reports.page.predictions import run_galleries
 from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.tables import (
+    about_runs,
     declined_table,
     facts_table,
     federation_table,
@@ -34,6 +36,7 @@ from fedhca2.run_folder.folder import CONFIG
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.version import __version__
 from fedhca2.whole_files import ORDINARY, write_whole
+from fedhca2.words import counted
 
 
 def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
@@ -49,7 +52,8 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
     names = list(dict.fromkeys(str(run.config["name"]) for run in runs))
     methods = list(dict.fromkeys(run.method for run in runs))
     sections = single_sections(runs[0]) if len(runs) == 1 else several_sections(list(runs))
-    html = render(f"{', '.join(names)}: {', '.join(methods)}", sections)
+    title = ", ".join(methods) if len(methods) <= 4 else counted(len(methods), "method")
+    html = render(f"{', '.join(names)}: {title}", sections)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, html.encode(), ORDINARY)
     return path
@@ -64,6 +68,7 @@ def render(title: str, sections: Sequence[Section]) -> str:
         raise ValueError(f"figures: expected each id once, got {', '.join(id for id in figures if ids.count(id) > 1)}")
     loader = PackageLoader("fedhca2.reports.page")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["code"] = lambda text: Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
     data = json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return environment.get_template("page.html").render(
         title=title, sections=sections, figures=data, plotly=get_plotlyjs(), version=__version__
@@ -93,11 +98,8 @@ def single_sections(run: RunFiles) -> list[Section]:
 
 def _results(run: RunFiles) -> list[Block]:
     """What was run, the answer, and the table of all scores, beside the bars if there are any."""
-    about = [f"{run.config['title']}."] if run.config.get("title") else []
-    if run.finished and (origin := run.outcome.origin):
-        about.append(f"Started {datetime.fromisoformat(origin['started']):%d %B %Y, %H:%M} UTC: {origin['command']}")
-    notes, answer = [Note(" ".join(about))] if about else [], run_answer(run)
-    return [*notes, *answer, *kinds_tables(run), replace(result_table(run), wide=len(answer) == 1)]
+    answer = run_answer(run)
+    return [*about_runs([run]), *answer, *kinds_tables(run), replace(result_table(run), wide=len(answer) == 1)]
 
 
 def _training(run: RunFiles) -> list[Block]:
