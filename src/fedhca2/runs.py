@@ -1,6 +1,6 @@
 """Running experiments and opening runs, from a notebook or a script."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
@@ -67,7 +67,7 @@ def run(
     folder, other = Path(out) if out else default_folder(experiment.name), Path(baseline) if baseline else None
     if exist_ok and RunFiles(folder).begun:
         return _continued(experiment, folder, other, quiet=quiet)
-    with watch_here(quiet=quiet) as watcher:
+    with watch_here(Console(quiet=quiet)) as watcher:
         run_function(engine)(experiment, folder, watcher=watcher, baseline=other)
     return Run(folder)
 
@@ -99,7 +99,7 @@ def resume(
     :param allow_code: files and modules that the folder names and that you trust, if you have not run them here before.
     """
     existing = Run.open(folder, allow_code)
-    with watch_here(quiet=quiet) as watcher:
+    with watch_here(Console(quiet=quiet)) as watcher:
         resume_function(existing.folder)(existing.folder, watcher=watcher, overrides=overrides)
     return Run(existing.folder)
 
@@ -136,22 +136,24 @@ def compare(
     names = [each if isinstance(each, str) else each.path for each in known]
     folder = Path(out) if out else comparison_folder(experiment.name)
     planned = plan_runs(experiment, names, seeds, folder)
-    if jobs == 1:
-        with watch_here(quiet=quiet) as watcher:
-            for _ in run_all(planned, watcher):
-                pass
-    else:
-        _run_side_by_side(planned, jobs, quiet=quiet)
+    if jobs != 1:
+        require_paths("jobs", (path for one in planned for path in one.experiment.own_code))
+    if faults := run_planned(planned, jobs, Console(quiet=quiet)):
+        raise UserError.of(Fault(str(run), f"did not finish: {why}") for run, why in faults.items())
     return write_comparison([RunFiles.open(one.folder) for one in planned], folder, trivial=trivial)
 
 
-def _run_side_by_side(planned: Sequence[ComparisonRun], jobs: int | None, *, quiet: bool) -> None:
-    """Run what is not finished in processes of its own; raises UserError if one fails, after the others."""
-    require_paths("jobs", (path for one in planned for path in one.experiment.own_code))
-    with ParallelConsole(Console(quiet=quiet), len(planned), sum(one.finished for one in planned)) as watcher:
-        faults = run_in_parallel(planned, jobs, watcher)
-    if faults:
-        raise UserError.of(Fault(str(run), f"did not finish: {why}") for run, why in faults.items())
+def run_planned(
+    planned: Sequence[ComparisonRun], jobs: int | None, console: Console, *, mps: bool = False
+) -> Mapping[Path, str]:
+    """Run what is not finished; with several `jobs` in processes, whose errors are returned."""
+    if jobs == 1:
+        with watch_here(console) as watcher:
+            for _ in run_all(planned, watcher):
+                pass
+        return {}
+    with ParallelConsole(console, len(planned), sum(one.finished for one in planned)) as side_by_side:
+        return run_in_parallel(planned, jobs, side_by_side, mps=mps)
 
 
 def run_function(engine: EngineName) -> Callable[..., Result]:

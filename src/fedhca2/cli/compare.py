@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from fedhca2.cli.app import open_console, print_json
 from fedhca2.cli.run import draw_page, exit_when_interrupted
-from fedhca2.config import suggest
-from fedhca2.errors import Fault, UserError
+from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import (
     ComparisonRun,
@@ -20,21 +18,18 @@ from fedhca2.federation.comparison_runs import (
     known_runs,
     plan_runs,
     plan_sweep,
-    run_all,
     sweep_rows,
 )
-from fedhca2.federation.parallel_runs import run_in_parallel
 from fedhca2.methods import METHODS, components_of, settings_of
 from fedhca2.reports.comparison import Comparison, group_names
 from fedhca2.reports.comparison import leaderboard as ranked
-from fedhca2.reports.console import ConsoleWatcher, ParallelConsole
 from fedhca2.reports.drawings import RANKS_FILE, SWEEP_FILE, draw_sweep
-from fedhca2.reports.figures.transfer import transfer_sentences
 from fedhca2.reports.layouts import board_table, comparison_table, write_comparison
 from fedhca2.reports.page.write import write_page
 from fedhca2.reports.variants import FREE, variants
 from fedhca2.run_folder.folder import PAGE, comparison_folder, lock_folder, sweep_folder
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.runs import run_planned
 from fedhca2.strict_yaml import YamlError, parse_yaml
 from fedhca2.whole_files import ORDINARY, write_whole
 from fedhca2.words import counted
@@ -100,14 +95,9 @@ def sweep(
 
 
 def _method_names(methods: Sequence[str]) -> list[str]:
-    """The methods of an option, which may be given several times; raises UserError if one is unknown."""
+    """The methods of an option, which may be given several times."""
     listed = ",".join(methods).split(",")
-    names = [every for name in listed for every in (METHODS if name.strip() == "all" else [name.strip()]) if every]
-    if unknown := [name for name in names if name not in METHODS and ":" not in name]:
-        raise UserError.of(
-            Fault("--methods", f"expected a method, got {name!r}. {suggest(name, METHODS)}") for name in unknown
-        )
-    return names
+    return [every for name in listed for every in (METHODS if name.strip() == "all" else [name.strip()]) if every]
 
 
 def _measure(metric: str, experiment: Experiment) -> tuple[str, str]:
@@ -235,7 +225,7 @@ def _carry_out(
     folder.mkdir(parents=True, exist_ok=True)
     lock = lock_folder(folder)
     try:
-        faults = _run_all(console, planned, max_jobs, mps, done)
+        faults = run_planned(planned, max_jobs, console, mps=mps)
     finally:
         lock.release()
     runs = [RunFiles.open(run.folder) for run in complete(planned)]
@@ -247,17 +237,10 @@ def _carry_out(
         console.print(f"{written} are in {folder}/", highlight=False, soft_wrap=True)
         draw_page(console, runs, folder)
     if as_json:
-        print_json(
-            {
-                "folder": str(folder),
-                "table": table.table() if table is not None else [],
-                "failed": {str(run): why for run, why in faults.items()},
-            }
-        )
+        failed = {str(run): why for run, why in faults.items()}
+        print_json({"folder": str(folder), "table": table.table() if table is not None else [], "failed": failed})
     if faults:
-        typer.echo(
-            f"{len(faults)} of {counted(len(planned), 'run')} failed; repeat the command to retry them", err=True
-        )
+        typer.echo(f"{len(faults)} of {counted(len(planned), 'run')} failed; repeat the command to retry", err=True)
         raise typer.Exit(1)
 
 
@@ -270,25 +253,10 @@ def _parse_jobs(jobs: str) -> int | None:
     return int(jobs)
 
 
-def _run_all(
-    console: Console, planned: Sequence[ComparisonRun], max_jobs: int | None, mps: bool, done: int
-) -> Mapping[Path, str]:
-    """Run what is not finished, and return the errors of the runs that failed."""
-    if max_jobs != 1:
-        with ParallelConsole(console, len(planned), done) as side_by_side:
-            return run_in_parallel(planned, max_jobs, side_by_side, mps=mps)
-    with ConsoleWatcher(console) as watcher:
-        for _ in run_all(planned, watcher):
-            pass
-    return {}
-
-
 def report(runs: list[Path], out: Path | None) -> None:
     """Write a report page: one HTML file that needs no network."""
     files = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
     typer.echo(write_page(files, out or runs[0] / PAGE))
-    for sentence in transfer_sentences(files[0])[:1] if len(files) == 1 else ():
-        typer.echo(sentence, err=True)  # standard output is the page's path alone
 
 
 def leaderboard(folder: Path, as_json: bool, as_csv: bool) -> None:

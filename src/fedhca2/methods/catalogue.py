@@ -228,7 +228,7 @@ def _validated(cls: type[C], place: str, values: Mapping[str, Any]) -> C:
 def imported(name: str) -> Method:
     """Import the method that a path names."""
     if not is_import_path(name):
-        raise ValueError(f"unknown method {name!r}. {suggest(name, METHODS)}; or {FORMS}")
+        raise ValueError(f"expected a method, got {name!r}. {suggest(name, METHODS)}; or {FORMS}")
     try:
         method: Method = load(name, "a Method", lambda value: isinstance(value, Method))
     except ValueError as error:

@@ -17,10 +17,9 @@ from fedhca2.words import counted, duration_text
 PAUSE_S = 0.5  # between two updates within a round
 
 
-def watch_here(*, quiet: bool = False) -> "ConsoleWatcher | NotebookWatcher":
+def watch_here(console: Console) -> "ConsoleWatcher | NotebookWatcher":
     """What shows the progress of a run: a bar in a notebook, otherwise bars in a terminal or lines in a pipe."""
-    console = Console(quiet=quiet)
-    return NotebookWatcher() if console.is_jupyter and not quiet else ConsoleWatcher(console)
+    return NotebookWatcher() if console.is_jupyter and not console.quiet else ConsoleWatcher(console)
 
 
 class NotebookWatcher(Watcher):

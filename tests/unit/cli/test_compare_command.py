@@ -18,39 +18,21 @@ def test_jobs_should_be_a_number_or_auto(jobs, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.fixture
-def shown():
-    """A console of parallel runs, and the function that returns what it has printed."""
-    out = StringIO()
-    return ParallelConsole(Console(file=out, width=200), total=4, done=0), out.getvalue
-
-
-def test_it_says_how_the_gpu_is_shared(shown):
-    console, printed = shown
-    console.began("with MPS")
-    assert printed() == "GPU sharing: with MPS\n"
-
-
-def test_it_says_how_many_runs_wait(shown):
-    console, printed = shown
+def test_it_says_how_many_runs_wait():
+    console = ParallelConsole(Console(file=StringIO(), width=200), total=4, done=0)
     console.said -= 61  # a line each minute
     console.looked([], 3)
-    assert printed() == "3 more waiting\n"
+    assert console.console.file.getvalue() == "3 more waiting\n"
 
 
 def test_methods_of_several_options_are_all_compared(tmp_path):
-    result = CliRunner().invoke(
-        app, ["compare", "demo", "--methods", "one", "--methods", "two, three", "--out", str(tmp_path / "out")]
-    )
-    assert [line.split("'")[1] for line in result.output.splitlines()] == ["one", "two", "three"]  # unknown
+    words = ["compare", "demo", "--methods", "fedper", "--methods", "fedavg, three", "--out", str(tmp_path / "out")]
+    assert "got 'three'" in CliRunner().invoke(app, words).output
 
 
 def test_a_comparison_of_no_method_is_refused(tmp_path):
     result = CliRunner().invoke(app, ["compare", "demo", "--methods", " ,", "--out", str(tmp_path / "out")])
-    assert (result.exit_code, result.output) == (
-        2,
-        "error: --methods: expected at least one method, or 'all', got none\n",
-    )
+    assert (result.exit_code, "--methods: expected at least one method" in result.output) == (2, True)
     assert not (tmp_path / "out").exists()
 
 

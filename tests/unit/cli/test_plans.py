@@ -159,7 +159,7 @@ def test_methods_without_the_swept_setting_are_lines_in_a_figure_of_any_score(co
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("--methods", "fedagv"), "--methods: expected a method, got 'fedagv'. Did you mean 'fedavg'?"),
+        (("--methods", "fedagv"), "method: expected a method, got 'fedagv'. Did you mean 'fedavg'?"),
         (("--metric", "semseg"), "--metric semseg: expected one of: outdoor, single-task: sal; indoor, single-task: "),
         (("--metric", "outdoor:depth"), "--metric outdoor:depth: expected one of: "),
     ],

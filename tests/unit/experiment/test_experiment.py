@@ -114,7 +114,7 @@ def test_a_file_with_a_method_is_the_same_from_anywhere(tmp_path, monkeypatch):
             {"model": {"encoder": {"adapters": {"rank": 10**9}}}},
             "model.encoder.adapters.rank: expected at most 8192",
         ),
-        ({"methods": {"fedhca": {}}}, "methods.fedhca: unknown method 'fedhca'. Did you mean 'fedhca2'?"),
+        ({"methods": {"fedhca": {}}}, "methods.fedhca: expected a method, got 'fedhca'. Did you mean 'fedhca2'?"),
         ({"methods": {"matfl": {"clsters": 2}}}, "methods.matfl: unknown setting 'clsters'. Did you mean 'clusters'?"),
         ({"methods": {"fedhca2": {"encoder": {"c": 2}}}}, "methods.fedhca2: encoder.c: "),
         ({"methods": {"fedhca2": 3}}, "methods.fedhca2: expected a mapping of keys to values, got 3"),

@@ -69,11 +69,6 @@ def test_fedhca2_forms_groups_in_the_papers_comparisons_from_any_of_their_config
     assert method.encoder.groups
 
 
-def test_an_unknown_method_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"--methods: .*'fedagv'\. Did you mean 'fedavg'"):
-        plan_runs(small(), ["fedagv"], 1, tmp_path)
-
-
 def test_runs_of_other_settings_are_refused(tmp_path):
     made_run(tmp_path / "local" / "seed-0", "local")
     with pytest.raises(UserError, match="got different"):

@@ -95,7 +95,7 @@ def test_how_weights_are_learned_can_be_set():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("fedhca3", {}, "unknown method 'fedhca3'. Did you mean 'fedhca2'?"),
+        ("fedhca3", {}, "expected a method, got 'fedhca3'. Did you mean 'fedhca2'?"),
         ("fedhca2", {"alhpa": 0.2}, "fedhca2: unknown setting 'alhpa'. Did you mean 'alpha'?"),
         ("fedhca2", {"c": 1.5}, "fedhca2: encoder.c: expected less than 1, got 1.5"),
         ("fedhca2", {"encoder": {"radius": 1}}, "fedhca2: encoder.radius: unknown key. (kind, every, alpha"),

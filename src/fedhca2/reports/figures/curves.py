@@ -133,8 +133,8 @@ def catching_up(rounds: Sequence[int | None]) -> str:
         return ""
     if not matched:
         return " No client reaches the final local score."
-    share, median = f"{len(matched)} of {len(rounds)} clients", f"round {np.median(matched):g} (median)"
-    return f" {share} reach the final local score, by {median}."
+    share, median = f"{len(matched)} of {len(rounds)}", np.median(matched)
+    return f" {share} clients reach the final local score, by round {median:g} (median)."
 
 
 def reading(groups: ClientGroups, alone: object = None) -> str:

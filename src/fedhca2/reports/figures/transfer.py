@@ -108,15 +108,6 @@ def transfer_sentences(run: RunFiles) -> list[str]:
     return sentences
 
 
-def effect_sentence(run: RunFiles) -> list[str]:
-    """Say what the server's update did to the clients' losses at once; empty if that was not measured."""
-    changes = [-gain for by_round in client_gains(run).values() for gain in by_round.values()]
-    if not changes:
-        return []
-    change = gain_text(fmean(changes))
-    return [f"On average, the server's update changed a client's validation loss by {change} at once."]
-
-
 def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[MeasuredPairs]) -> str:
     """Say whose loss the server's update lowered, and how a rise can agree with Δm."""
     most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)

@@ -32,13 +32,13 @@ from fedhca2.reports.page.tables import (
     facts_table,
     gain_cell,
     mark_of,
+    unclear_scores,
     versions_table,
 )
 from fedhca2.reports.variants import differing, flat, variants
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import task_scores
 from fedhca2.tasks.task import TRIVIAL
-from fedhca2.words import UNKNOWN, counted, gain_text
+from fedhca2.words import UNKNOWN, gain_text
 
 Variants = Mapping[str, Sequence[RunFiles]]  # the seeds of each row of the table, by label
 
@@ -80,7 +80,7 @@ def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFil
     known = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
     if not known:
         sentence = "Δm is unknown: add a run of `local` with the same settings and seeds, or a baseline to each run."
-        return [AnswerBlock("Δm", UNKNOWN, [MEANING], [sentence, *_unclear(runs)], ())]
+        return [AnswerBlock("Δm", UNKNOWN, [MEANING], [sentence, *unclear_scores(runs)], ())]
     best, *rest = sorted(known, key=lambda method: -known[method].mean)
     sentence = f"{best} gains most over local training"
     if comparison.p_values.get(best) is not None and not comparison.is_beyond_chance(best, DELTA_M):
@@ -92,18 +92,9 @@ def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFil
 
     tiles = [*(Tile(f"Δm of {method}", *facts(method)) for method in rest[:4]), *cost_tiles(runs[best][0])]
     number, certain, mark = facts(best)
-    return [AnswerBlock(f"Δm of {best}", number, [MEANING, certain], [f"{sentence}.", *_unclear(runs)], tiles, mark)]
-
-
-def _unclear(rows: Variants) -> list[str]:
-    """Say how many scores of each method are not clearly better than a constant answer; empty if all are."""
-    told = []
-    for method, same in rows.items():
-        scores = [one.ours for run in same for one in task_scores(run.outcome.clients, None, run.task_set)]
-        known = [score for score in scores if isfinite(score.trivial)]
-        unclear = sum(not score.is_clear for score in known)
-        told += [f"{unclear:,} of {counted(len(known), 'score')} of {method}"] * (unclear > 0)
-    return [f"Not clearly better than a trivial answer: {', '.join(told)}."] if told else []
+    return [
+        AnswerBlock(f"Δm of {best}", number, [MEANING, certain], [f"{sentence}.", *unclear_scores(runs)], tiles, mark)
+    ]
 
 
 def _over_seeds(entry: SeedScores) -> str:

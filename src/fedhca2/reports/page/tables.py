@@ -1,10 +1,9 @@
 """The results, participants, facts and versions of a run as blocks of its page, with the answer before them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
-from statistics import mean
 
 import numpy as np
 
@@ -61,8 +60,7 @@ def about_runs(runs: Sequence[RunFiles]) -> list[Note]:
     origins = [run.outcome.origin for run in runs if run.finished and run.outcome.origin]
     if origins:
         first = min(origins, key=lambda origin: str(origin["started"]))
-        same = all(origin["command"] == first["command"] for origin in origins)
-        command = f": `{first['command']}`" if same else "."
+        command = f": `{first['command']}`" if len({origin["command"] for origin in origins}) == 1 else "."
         told.append(f"Started {datetime.fromisoformat(first['started']):%d %B %Y, %H:%M} UTC{command}")
     return [Note(" ".join(told))] if told else []
 
@@ -96,42 +94,36 @@ def _answer(run: RunFiles, gains: Sequence[Gain]) -> AnswerBlock:
     if not run.finished:
         sentence = f"The run is not finished. {len(run.of('round'))} of {counted(run.rounds, 'round')} done."
         return AnswerBlock("Δm", UNKNOWN, (), [sentence], ())
-    from fedhca2.reports.figures.transfer import effect_sentence  # figures would delay the first batch of a run
-
-    name, result = f"Δm of {run.method}", run.outcome
+    name, result, unclear = f"Δm of {run.method}", run.outcome, unclear_scores({"": [run]})
     if not result.baseline:
         sentence = "No local baseline, so Δm is unknown. Rerun with `--set baseline=true`."
-        return AnswerBlock(name, UNKNOWN, [MEANING], [sentence, *unclear_scores(run)], cost_tiles(run))
+        return AnswerBlock(name, UNKNOWN, [MEANING], [sentence, *unclear], cost_tiles(run))
     tiles = [*_end_tiles(gains), *cost_tiles(run)]
     if result.delta_m is None or not isfinite(result.delta_m):
-        return AnswerBlock(name, UNKNOWN, [MEANING], [UNKNOWN_GAIN, *unclear_scores(run)], tiles)
+        return AnswerBlock(name, UNKNOWN, [MEANING], [UNKNOWN_GAIN, *unclear], tiles)
     if run.several_of_a_kind and result.delta_m_by_client is not None:
         tiles.append(
             Tile("Δm by client", gain_text(result.delta_m_by_client), "mean over clients; Δm averages each group first")
         )
-    by_client: dict[str, list[float]] = {}
-    for gain in gains:
-        by_client.setdefault(gain.client, []).append(gain.percent)
-    better = sum(mean(own) > 0 for own in by_client.values())
-    sentence = f"{better:,} of {counted(len(by_client), 'client')} scored higher than with local training. "
-    sentence += how_certain(result.clients, result.baseline, run.task_set)
-    across = filter(None, [across_text(result, run.task_set)])
-    sentences = [sentence, *exchange_sentence(run), *effect_sentence(run), *across, *unclear_scores(run)]
+    told = [how_certain(result.clients, result.baseline, run.task_set), across_text(result, run.task_set)]
+    sentences = [*filter(None, told), *exchange_sentence(run), *unclear]
     return AnswerBlock(name, gain_text(result.delta_m), [MEANING], sentences, tiles, mark_of(result.delta_m))
 
 
-def unclear_scores(run: RunFiles) -> list[str]:
-    """Name the scores that are not clearly better than a constant answer; empty if all are, or none is known.
+def unclear_scores(rows: Mapping[str, Sequence[RunFiles]]) -> list[str]:
+    """Say how many scores of runs, and of a few which, are not clearly better than a constant answer; empty if all are.
 
-    Of many clients only their number is told.
+    :param rows: runs by a name, or a single run by "".
     """
-    known = [one for one in task_scores(run.outcome.clients, None, run.task_set) if isfinite(one.ours.trivial)]
-    unclear = [run.short_name(f"{one.client}/{one.task}") for one in known if not one.ours.is_clear]
-    if not unclear:
-        return []
-    names = f": {', '.join(unclear)}" if len(unclear) <= 6 else ""
-    told = f"{len(unclear):,} of {counted(len(known), 'score')} {'is' if len(unclear) == 1 else 'are'} not clearly "
-    return [f"{told}better than a trivial answer, the same for every input{names}."]
+    counts = []
+    for name, runs in rows.items():
+        every = [(run, one) for run in runs for one in task_scores(run.outcome.clients, None, run.task_set)]
+        known = [(run, one) for run, one in every if isfinite(one.ours.trivial)]
+        unclear = [run.short_name(f"{one.client}/{one.task}") for run, one in known if not one.ours.is_clear]
+        told = f"{len(unclear):,} of {counted(len(known), 'score')}{f' of {name}' * bool(name)}"
+        told += f" ({', '.join(unclear)})" if len(runs) == 1 and len(unclear) <= 6 else ""
+        counts += [told] * bool(unclear)
+    return [f"Not clearly better than a trivial answer, the same for every input: {', '.join(counts)}."][: len(counts)]
 
 
 def _end_tiles(gains: Sequence[Gain]) -> list[Tile]:

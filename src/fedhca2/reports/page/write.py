@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
@@ -90,7 +89,7 @@ def single_sections(run: RunFiles) -> list[Section]:
         "Participation": lambda run: [*attendance_figures(run), *left_out_table(run), *declined_table(run)],
         "Privacy": privacy_table,
         "Cost": lambda run: [*cost_figures(run), facts_table([run])],
-        "Settings": lambda run: [federation_table(run), Text(CONFIG, _yaml(run)), versions_table([run])],
+        "Settings": lambda run: [federation_table(run), Text(CONFIG, run.config_text), versions_table([run])],
     }
     sections = [Section(title, blocks(run), colours) for title, blocks in parts.items()]
     return [section for section in sections if section.blocks]
@@ -106,7 +105,3 @@ def _training(run: RunFiles) -> list[Block]:
     scores = metric_curves(run)
     missing = [Note(ONE_EVALUATION)] if not scores and run.of("metric") else []
     return [*missing, *scores, *loss_curves(run)]
-
-
-def _yaml(run: RunFiles) -> str:
-    return yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)
