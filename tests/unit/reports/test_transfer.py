@@ -7,7 +7,6 @@ import pytest
 
 from fedhca2.reports.figures.transfer import client_gains, magnitude_similarity, transfer_figures
 from fedhca2.reports.figures.transfer import transfer_sentences as sentences
-from fedhca2.reports.page.write import single_sections
 from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run, with_diagnostics
 
@@ -77,11 +76,6 @@ def test_the_second_sentence_names_who_gives_most(run):
 def test_a_run_that_did_not_ask_says_and_draws_nothing(tmp_path):
     run = made_run(tmp_path)
     assert (sentences(run), transfer_figures(run)) == ([], [])
-
-
-def test_the_first_tab_says_what_the_update_did_at_once(tmp_path):
-    run = with_diagnostics(made_run(tmp_path, better=1.25), loss=0.9)
-    assert "validation loss by -10.0%" in " ".join(single_sections(run)[0].blocks[0].sentences)
 
 
 def test_a_run_that_asked_in_vain_says_so(tmp_path):
