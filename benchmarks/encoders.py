@@ -44,23 +44,35 @@ TRIED = 6
 PAGE = """\
 # Encoders that are known to work
 
-Of every family of models in timm {version}, a small one with at most {most:.0f} million parameters was built as
-`model.encoder.name`, gave its maps for images of {height}×{width}, and trained one step on a CPU with torch {torch}.
-Larger models of a family work in the same way. Made by `python benchmarks/encoders.py > docs/encoders.md`; any other
-name of `timm.list_models()` is tried before training, and refused in one line if it does not fit the images.
+{good} of the {count} families of models in timm {version} work as `model.encoder.name`. One small model of
+each, with at most {most:.0f} million parameters, trained one step with images of {height}×{width}, on a CPU with torch
+{torch}. Larger models of a family work in the same way. You can try any other name in `timm.list_models()`: it is
+tested before training, and refused in one line if it does not fit the images.
 
-{good} of {count} families work.
+`python benchmarks/encoders.py > docs/encoders.md` makes this page.
 
 | family | encoder | parameters | maps | s for a step |
 | --- | --- | ---: | --- | ---: |
 {lines}
 
-These do not work with images of {height}×{width}; some of them need the size that they were made for:
+<details>
+<summary>Families that do not work with images of {height}×{width}</summary>
 
 | family | encoder | reason |
 | --- | --- | --- |
 {refused}
+
+</details>
 """
+# What timm's errors mean.
+REASONS = {
+    "strides": "its maps have other strides than 4, 8, 16 and 32",
+    "features_only": "timm gives none of its maps",
+    "dynamic_img_size": "accepts images of one size only",
+    "size of tensor": "needs images of the size that it was made for",
+    "invalid for input": "needs images of the size that it was made for",
+    "Kernel size": "needs larger images",
+}
 
 
 @dataclass(frozen=True)
@@ -119,6 +131,11 @@ def smallest() -> Iterator[tuple[str, str]]:
             yield family, min(sizes, key=lambda name: (sizes[name], name))
 
 
+def reason(fault: str) -> str:
+    """An error in words."""
+    return next((words for part, words in REASONS.items() if part in fault), "fails in its own code")
+
+
 def page(found: list[Tried]) -> str:
     """The page of the documentation."""
     good = [one for one in found if not one.fault]
@@ -126,7 +143,7 @@ def page(found: list[Tried]) -> str:
         f"| {one.family} | `{one.name}` | {one.parameters / 1e6:.1f} M | {', '.join(one.maps)} | {one.seconds:.2f} |"
         for one in good
     ]
-    refused = [f"| {one.family} | `{one.name}` | {one.fault.replace('|', '/')} |" for one in found if one.fault]
+    refused = [f"| {one.family} | `{one.name}` | {reason(one.fault)} |" for one in found if one.fault]
     about = {"version": timm.__version__, "torch": torch.__version__.partition("+")[0], "most": MOST / 1e6}
     return PAGE.format(
         **about,

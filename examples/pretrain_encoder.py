@@ -1,4 +1,4 @@
-"""How the embedded weights of `swin_micro` were made: all tasks of many other rendered scenes, learned by one model.
+"""How the built-in weights of `swin_micro` were made: all tasks of many other rendered scenes, learned by one model.
 
 The papers start from an encoder that was trained on another data set; this is the equivalent for rendered scenes.
 No scene here belongs to an experiment: they have another seed. Needs a GPU: about five minutes on an H200.

@@ -12,7 +12,7 @@ def main() -> None:
     run = fedhca2.run(fedhca2.Experiment.load("demo", [*SMALL, *sys.argv[1:]]))
 
     gain = run.result.delta_m  # None if training alone scored 0
-    print("Δm is unknown" if gain is None else f"Δm {gain:+.2f} %")
+    print("Δm is unknown" if gain is None else f"Δm {gain:+.2f}%")
     for client, tasks in run.result.clients.items():
         for task, scores in tasks.items():
             metric, value = next(iter(scores.items()))

@@ -102,12 +102,12 @@ def exchange_sentence(run: RunFiles) -> list[str]:
     if sums[1:].sum() <= 0:
         return []
     own, alike, others = sums / sums.sum()
-    same = f" and {alike:.0%} that of clients with the same data and tasks" if alike else ""
-    rest = f"{others:.0%} came from {'other groups' if alike else 'the others'}"
+    same = f", {alike:.0%} from clients with the same data and tasks" if alike else ""
+    rest = f" and {others:.0%} from {'other groups' if alike else 'the others'}"
     last = max(learned, default=0)
     beta = [float(np.mean(value)) for key, value in learned.get(last, {}).items() if "/decoder." in key]
     decoders = f" Decoders added the others' updates with a weight β of {np.mean(beta):.2f} at the end." if beta else ""
-    return [f"Of the weight in a client's new encoder, {own:.0%} was its own{same}; {rest}.{decoders}"]
+    return [f"A client's new encoder has {own:.0%} of its weight from its own training{same}{rest}.{decoders}"]
 
 
 def applied_weights(event: Event, learned: Sequence[Sequence[float]]) -> Array:

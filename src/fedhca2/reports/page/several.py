@@ -79,7 +79,7 @@ def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFil
     others = {m: row[DELTA_M] for m, row in comparison.entries.items() if DELTA_M in row and m not in comparison.alone}
     known = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
     if not known:
-        sentence = "Δm is unknown: add a run of `local` with the same settings and seeds, or a baseline to each run."
+        sentence = "Δm is unknown: a local score is 0, or no run of `local` has the same settings and seeds."
         return [AnswerBlock("Δm", UNKNOWN, [MEANING], [sentence, *unclear_scores(runs)], ())]
     best, *rest = sorted(known, key=lambda method: -known[method].mean)
     sentence = f"{best} gains most over local training"
