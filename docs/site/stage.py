@@ -30,7 +30,6 @@ CONTENTS = {
         "getting-started",
         "notebooks/first-federation",
         "from-zero",
-        "notebooks/own-data",
         "notebooks/molecules",
         "two-machines",
         "notebooks/flower",

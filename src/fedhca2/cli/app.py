@@ -276,7 +276,7 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a setting; repeatable. Example: --set rounds=5",
+        help="Override a setting; repeatable. Example: `--set rounds=5`.",
         show_default="none",
         autocompletion=complete_settings,
     ),

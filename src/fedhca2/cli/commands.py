@@ -77,7 +77,10 @@ def run(
     trivial: Trivial = False,
     as_json: Json = False,
 ) -> None:
-    """Train a federation and print what each client gained."""
+    """Train a federation and print what each client gained.
+
+    Example: `fedhca2 run demo --set rounds=5 --out runs/first`
+    """
 
 
 @command(app, "run", panel="Run")
@@ -144,7 +147,10 @@ def compare(
     trivial: Trivial = False,
     as_json: Json = False,
 ) -> None:
-    """Compare methods with the same data, splits and initial weights. Repeat the command to continue."""
+    """Compare methods with the same data, splits and initial weights. Repeat the command to continue.
+
+    Example: `fedhca2 compare demo --methods fedper,fedhca2 --seeds 3`
+    """
 
 
 @command(app, "compare", panel="Compare")
@@ -183,7 +189,10 @@ def sweep(
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment for several values of a setting and plot Δm. Repeat the command to continue."""
+    """Run an experiment for several values of a setting and plot Δm. Repeat the command to continue.
+
+    Example: `fedhca2 sweep demo --over method.c=0.2,0.4 --seeds 3`
+    """
 
 
 @command(app, "compare", panel="Compare")
@@ -251,7 +260,10 @@ def predict(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each image and task.")] = False,
     allow_code: AllowCode = None,
 ) -> None:
-    """Apply a client's model to images: print the answers and save the predictions as pictures."""
+    """Apply a client's model to images: print the answers and save the predictions as pictures.
+
+    Example: `fedhca2 predict runs/first photos/ --client home`
+    """
 
 
 @command(app, "run", panel="Use")

@@ -59,7 +59,7 @@ def scenes(
     layout: Annotated[LayoutName, typer.Option(help="Outdoor scenes as PASCAL-Context, or indoor ones as NYUD-v2.")],
     count: Annotated[int, typer.Option(min=1, help="Training images.")] = 100,
     val: Annotated[
-        int | None, typer.Option(min=1, help="Validation images.", show_default="a quarter of --count")
+        int | None, typer.Option(min=1, help="Validation images.", show_default="a quarter of the training images")
     ] = None,
     size: Annotated[str, typer.Option(help="Height and width in multiples of 32: 256 or 448x576.")] = "256",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the scenes.")] = 0,
