@@ -14,26 +14,27 @@ SETTINGS = [
 TEXT = """\
 # Gallery
 
-What fedhca2 draws. The page and the pictures are made when this site is built, from one run of three clients. With so
-few rounds and images its numbers mean little.
+The report and the pictures on this page come from one run of three clients, which was made with this site. It has few
+rounds and images, so its scores mean little.
 
-## The page of a run
+## The report of a run
 
-`fedhca2 report RUN` writes it, one file that needs no network. Its tabs have the answer, curves, predictions, learned
-weights, who helps whom, conflicts, attention and costs. <a href="gallery/report.html">Open it alone</a>.
+`fedhca2 report RUN` writes a file that needs no network. Its tabs show results, learning curves, predictions, learned
+weights, who helps whom, similarities of updates, attention and cost. <a href="gallery/report.html">Open it in its own
+page</a>.
 
-<iframe class="report" src="gallery/report.html" title="The page of a run" loading="lazy"></iframe>
+<iframe class="report" src="gallery/report.html" title="The report of a run" loading="lazy"></iframe>
 
 ## Predictions
 
-`fedhca2 picture RUN --client NAME -o FILE`: the input, the labels, and predictions before the first round and after the
-last.
+`fedhca2 picture RUN --client NAME -o FILE` shows the input, the labels, and predictions before the first round and
+after the last.
 
 {pictures}
 
 ## Data
 
-`fedhca2 data info EXPERIMENT` paints a few samples with their labels, here of the [rendered
+`fedhca2 data info EXPERIMENT` draws a few samples with their labels, here of the [rendered
 scenes](data-kinds.md#rendered-scenes).
 
 {samples}

@@ -52,11 +52,12 @@ read it](../results.md#how-to-read-the-tables)).
 
 ## Secure aggregation
 
-Works with [sums only](../secure-aggregation.md): {with_sums(name)}.
+Whether it works if the server only gets [sums](../secure-aggregation.md):
+{with_sums(name)}.
 
 ## Differences from the paper
 
-{head + rows if rows else "None are listed."}
+{head + rows if rows else "No differences are listed."}
 
 [All methods](../methods.md). [All deviations](../deviations.md).
 """
