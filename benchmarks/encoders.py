@@ -45,9 +45,9 @@ PAGE = """\
 # Encoders that are known to work
 
 {good} of the {count} families of models in timm {version} work as `model.encoder.name`. One small model of
-each, with at most {most:.0f} million parameters, trained one step with images of {height}×{width}, on a CPU with torch
-{torch}. Larger models of a family work in the same way. You can try any other name in `timm.list_models()`: it is
-tested before training, and refused in one line if it does not fit the images.
+each, with at most {most:.0f} million parameters, was tested: it trained one step with images of {height}×{width}
+(CPU, torch {torch}). Larger models of a family work in the same way. You can try any other name in
+`timm.list_models()`: it is tested before training, and refused in one line if it does not fit the images.
 
 `python benchmarks/encoders.py > docs/encoders.md` makes this page.
 

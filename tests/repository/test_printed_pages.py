@@ -39,10 +39,13 @@ def test_exit_codes_are_those_of_the_source():
 
 
 def test_the_first_page_is_short():
-    text = (ROOT / "README.md").read_text("utf-8")
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_nine_sentences_of_ten_are_short(page):
+    prose = re.sub(r"^```.*?^```|^\$\$.*?\$\$$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     prose = re.sub(r"^(?:\||    |!|<|#).*$", "", prose, flags=re.MULTILINE)
     prose = re.sub(r"\]\([^)]*\)", "]", prose)
-    sentences = [len(sentence.split()) for sentence in re.split(r"(?<=[.:?!])\s+|\n\n|\n- ", prose) if sentence.strip()]
-    assert len(text.splitlines()) <= 120
-    assert quantiles(sentences, n=10)[-1] <= 25
+    sentences = [sentence.split() for sentence in re.split(r"(?<=[.:?!])\s+|\n\n|\n- ", prose) if sentence.strip()]
+    assert quantiles(map(len, sentences), n=10)[-1] <= 25
