@@ -113,7 +113,7 @@ class ClientPlan:
         model, method = self.common.model, self.experiment.resolved_method
         parts = method.local.frozen.union(self.spec.model.common_start)
         draw_own_parts(model, seed=self.experiment.seed, client=self.spec.name, common=parts)
-        own = _own_parts(model)
+        own = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("encoder.")}
         self._own = dict(zip(own, copy_packed(list(own.values())), strict=True))
         self._first = first_rows(model)
 
@@ -187,11 +187,6 @@ class ClientPlan:
             resize=resize,
             known=self.experiment.task_set,
         )
-
-
-def _own_parts(model: MultiTaskModel) -> dict[str, Tensor]:
-    """The tensors of decoders and heads."""
-    return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("encoder.")}
 
 
 def plan_clients(

@@ -164,8 +164,3 @@ class ClientQueue:
             self._waiting.remove(name)
             slot.kinds.add(self._kinds[name])
             return name
-
-    def end(self) -> None:
-        """Let nobody else have a turn."""
-        with self._lock:
-            self._waiting.clear()

@@ -32,7 +32,7 @@ from fedhca2.experiment import (
 )
 from fedhca2.experiment.build import plan_clients, step_kind
 from fedhca2.experiment.clients import client_kind
-from fedhca2.federation.client_store import ClientQueue, ClientStore
+from fedhca2.federation.client_store import ClientStore
 from fedhca2.federation.in_process import InProcess, choose_devices, one_thread
 from fedhca2.federation.membership import shards_after
 from fedhca2.federation.server import check_method, layouts_of
@@ -185,7 +185,7 @@ class PooledRun(InProcessRun):
         replies = super().perform({name: replace(order, train=False) for name, order in orders.items()}, watch)
         if training := [order for order in orders.values() if order.train]:
             names = [name for name, order in orders.items() if order.train]
-            with self._working(ClientQueue((), {})) as working:
+            with self._working() as working:
                 working.append(trained := self.pool.submit(self._train, names, training[0].round, watch))
             replies = {name: replace(reply, **trained.result().get(name, {})) for name, reply in replies.items()}
         return replies

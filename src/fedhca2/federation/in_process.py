@@ -72,14 +72,14 @@ class InProcess:
         queue = self._queue(orders)
 
         def serve(slot: DeviceSlot) -> None:
-            while (name := queue.next(slot, self.slots)) is not None:
+            while not slot.stop.is_set() and (name := queue.next(slot, self.slots)) is not None:
                 with self._borrowed(name, slot, changed) as client:
                     reply = client.perform(orders[name], watch)
                     if orders[name].finish:
                         self._finished(client)
                     replies[name] = replace(reply, rows={at: row.to(self.home) for at, row in reply.rows.items()})
 
-        with self._working(queue) as work:
+        with self._working() as work:
             work.extend(self.pool.submit(serve, slot) for slot in self.slots)
         return {name: replies[name] for name in orders}
 
@@ -93,11 +93,11 @@ class InProcess:
         queue = self._queue(names)
 
         def serve(slot: DeviceSlot) -> None:
-            while (name := queue.next(slot, self.slots)) is not None:
+            while not slot.stop.is_set() and (name := queue.next(slot, self.slots)) is not None:
                 with self._borrowed(name, slot, changed) as client:
                     done[name] = work(client)
 
-        with self._working(queue) as working:
+        with self._working() as working:
             working.extend(self.pool.submit(serve, slot) for slot in self.slots)
         return {name: done[name] for name in names}
 
@@ -106,14 +106,13 @@ class InProcess:
         return ClientQueue(sorted(names, key=lambda name: self.store.clients[name].load, reverse=True), self.kinds)
 
     @contextmanager
-    def _working(self, queue: ClientQueue) -> Iterator[list[Future[Any]]]:
+    def _working(self) -> Iterator[list[Future[Any]]]:
         """Wait for the work that is added to this list; if some of it fails, let the rest end, and raise the error."""
         working: list[Future[Any]] = []
         try:
             yield working
             wait(working, return_when=FIRST_EXCEPTION)
         finally:
-            queue.end()
             self._stop(working)
         for served in working:
             served.result()

@@ -36,9 +36,3 @@ def test_a_new_slot_takes_a_kind_that_no_other_knows():
 def test_a_slot_helps_with_a_known_kind_when_nothing_else_waits():
     known, new = gpu("a"), gpu()
     assert ClientQueue(["a-1"], KINDS).next(new, [known, new]) == "a-1"
-
-
-def test_nobody_has_a_turn_after_the_end():
-    turns = ClientQueue(["a-1"], KINDS)
-    turns.end()
-    assert turns.next(cpu(), []) is None
