@@ -47,13 +47,12 @@ def parts_of_epochs(first: int, steps: int, batches: int) -> list[tuple[int, ran
 
 
 class Objective(Config):
-    """Plain local training, and the base class of all other kinds: what a method changes at its clients.
+    """What a method adds to local training: nothing. Other objectives derive from it and set class variables.
 
-    `anchor` is the target of the pull: the shared model at the start of the round, or the rows that the server sent
-    (which then do not replace the client's own). With `own_copy`, the client trains a copy that the server aggregates,
-    and a personal model that is never overwritten. `frozen` parts do not train before the last round, and are the same
-    for all clients of a task. With `keeps`, clients keep rows of every shared slot, which `take`, `learn`, `drift` and
-    `shift` use and change; the method's aggregators then send updates.
+    - `anchor`: the target of a pull: the shared model, or rows of the server that do not replace the client's own.
+    - `own_copy`: the client trains a copy for the server, and a personal model that is never overwritten.
+    - `frozen`: parts that do not train before the last round, and are the same for all clients of a task.
+    - `keeps`: clients keep rows of each shared slot for `take`, `learn`, `drift` and `shift`; they send updates.
     """
 
     anchor: ClassVar[Anchor] = "none"

@@ -186,8 +186,9 @@ class Aggregator(Config, ABC):
     def renew(self, mixed: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
         """What members get instead of the mixed rows, [M, n], and the rows to keep, [K, n].
 
-        Called with some columns at a time, in float64. Every column must be made from itself alone.
+        It is called with some columns at a time, in float64, and must compute each column from itself alone.
 
-        :param kept: the rows that it kept when it was last asked, [K, n], or [0, n] the first time.
+        :param mixed: the mixed rows, [M, n].
+        :param kept: the rows that it kept the last time, [K, n], or [0, n] the first time.
         """
         return mixed, kept

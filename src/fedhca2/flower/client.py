@@ -113,7 +113,9 @@ class FlowerClient:
         folder: Path | str,
         dataset: str = "data",
     ) -> None:
-        """:param parts: the module of each part: {"encoder": "body", "decoder.depth": "…", "head.depth": "…"}.
+        """Take the model as it is initialised; `name` is this client's, and no other connected client has it.
+
+        :param parts: the module of each part: {"encoder": "body", "decoder.depth": "…", "head.depth": "…"}.
         :param samples: the number of training samples, a client's weight in some methods.
         :param folder: where this client keeps its state; a folder for each run is made in it.
         :param dataset: tells clients of different data sets apart, for methods that group clients.

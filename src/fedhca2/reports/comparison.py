@@ -307,7 +307,8 @@ def rank_methods(runs: Iterable[RunFiles]) -> Records:
         board = [
             {"experiment": name, "method": label, **_standing(own, alone)} for label, own in variants(same).items()
         ]
-        p_values = gain_p_values({row["method"]: row.pop("gains") for row in board if row["worst_client"]})
+        gains = {row["method"]: row.pop("gains") for row in board}
+        p_values = gain_p_values({row["method"]: gains[row["method"]] for row in board if row["worst_client"]})
         board = [row | {"p_value": p_values.get(row["method"], nan)} for row in board]
         records += sorted(board, key=lambda row: -row["delta_m"] if isfinite(row["delta_m"]) else inf)
     return records

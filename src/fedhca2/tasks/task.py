@@ -19,7 +19,7 @@ TRIVIAL = "trivial"  # in a task's scores: what one answer for all images scores
 
 @dataclass(frozen=True)
 class LabelSpace:
-    """The format of one data set's labels for one task; with names, there are as many classes.
+    """The format of one data set's labels for one task; `names` implies the number of `classes`.
 
     >>> LabelSpace(names=("table", "chair")).classes
     2
