@@ -93,10 +93,9 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
 def require_usable(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> None:
     """Raise UserError if a client has too few images, none with labels, or some, tried here, that cannot be read."""
     faults = _too_small(experiment, shards)
-    if not faults and not experiment.skip_broken:
-        faults = _bad_samples(experiment, data, shards)
-    if faults := faults or _unlabelled(experiment, data, shards):
-        raise UserError.of(faults)
+    bad = {} if faults or experiment.skip_broken else _bad_samples(experiment, data, shards)
+    if faults := faults or [*bad] or _unlabelled(experiment, data, shards):
+        raise UserError.of(faults) from next(iter(bad.values()), None)
 
 
 def new_shard(experiment: Experiment, spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
@@ -106,9 +105,11 @@ def new_shard(experiment: Experiment, spec: ClientSpec, data: OpenData, part: Se
     return Shard(usable, val, part, test)
 
 
-def _bad_samples(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> list[Fault]:
-    """Read some samples of the data sets that cannot check their files when they are opened; lists the first faults."""
-    faults, tried = [], 32  # samples of each client and split
+def _bad_samples(
+    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]
+) -> dict[Fault, FileError]:
+    """Read some samples of data sets that cannot check their files when they are opened; the first faults, with errors."""
+    faults, tried = dict[Fault, FileError](), 32  # samples of each client and split
     for spec in experiment.specs:
         opened, shard = data[spec.data], shards[spec.name]
         try:
@@ -116,8 +117,8 @@ def _bad_samples(experiment: Experiment, data: Mapping[str, OpenData], shards: M
                 for index in indices[:: -(-len(indices) // tried)] if isinstance(split, OwnSamples) else ():
                     split.load(index, spec.tasks)
         except FileError as error:
-            faults.append(Fault(f"data.{spec.data}", str(error)))
-    return list(dict.fromkeys(faults))
+            faults.setdefault(Fault(f"data.{spec.data}", str(error)), error)
+    return faults
 
 
 def _unlabelled(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> list[Fault]:

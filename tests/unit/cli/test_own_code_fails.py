@@ -67,11 +67,12 @@ BROKEN = """class Broken:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_the_traceback_of_own_code_is_printed_on_request(tmp_path, wanted):
+@pytest.mark.parametrize("command", [["data", "info"], ["run", "--dry-run"]])
+def test_the_traceback_of_own_code_is_printed_on_request(tmp_path, command, wanted):
     (tmp_path / "own.py").write_text(BROKEN)
-    data = {"own": {"kind": "own.py:Broken"}}
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"data": data, "clients": [{"data": "own", "tasks": ["depth"]}]}))
-    words = ["data", "info", str(tmp_path / "own.yaml"), *["--traceback"] * wanted]
+    clients = {"training": {"batch_size": 2}, "clients": [{"data": "own", "tasks": ["depth"]}]}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"data": {"own": {"kind": "own.py:Broken"}}, **clients}))
+    words = [*command, str(tmp_path / "own.yaml"), *["--traceback"] * wanted]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2
     assert "(own.py, line 11)" in done.stderr
