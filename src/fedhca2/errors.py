@@ -106,7 +106,7 @@ _EXPECTED = {  # what pydantic says in terms of Python
     "greater_than_equal": "at least {ge:g}",
     "less_than": "less than {lt:g}",
     "less_than_equal": "at most {le:g}",
-    "too_short": "at least {min_length} entries",
+    "too_short": "{min_length} or more entries",
     "too_long": "at most {max_length} entries",
     "union_tag_invalid": "{expected_tags}",
 }

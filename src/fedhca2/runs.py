@@ -106,7 +106,7 @@ def resume(
 
 def compare(
     experiment: Experiment,
-    methods: Sequence[str | Method],
+    methods: str | Method | Sequence[str | Method],
     out: Place | None = None,
     *,
     seeds: int = 1,
@@ -132,7 +132,8 @@ def compare(
     :param trivial: also list what a constant answer scores.
     :param quiet: print nothing.
     """
-    known = [each if isinstance(each, str) else hand_over(each, "method") for each in methods]
+    listed = [methods] if isinstance(methods, str | Method) else methods
+    known = [each if isinstance(each, str) else hand_over(each, "method") for each in listed]
     names = [each if isinstance(each, str) else each.path for each in known]
     folder = Path(out) if out else comparison_folder(experiment.name)
     planned = plan_runs(experiment, names, seeds, folder)

@@ -70,7 +70,7 @@ def test_a_run_that_has_ended_goes_on_for_more_rounds(tmp_path):
 
 @pytest.mark.slow
 def test_a_comparison_has_a_row_for_each_method_and_for_local(tmp_path):
-    found = fedhca2.compare(small(rounds=1), ["fedavg"], tmp_path, quiet=True)
+    found = fedhca2.compare(small(rounds=1), "fedavg", tmp_path, quiet=True)
     assert list(found.entries) == ["local", "fedavg"]
 
 

@@ -253,7 +253,7 @@ class Experiment(Config):
         return {spec.name: spec.kind for spec in self.specs}
 
     @classmethod
-    def load(cls, source: str | Path = "demo", overrides: list[str] | None = None) -> Self:
+    def load(cls, source: str | Path = "demo", overrides: str | list[str] | None = None) -> Self:
         """Load an experiment from a YAML file or by the name of a built-in one; raises UserError if it has faults.
 
         >>> experiment = Experiment.load("demo", ["rounds=5", "method=fedper"])
@@ -264,7 +264,7 @@ class Experiment(Config):
         :param overrides: settings to change, such as `"clients.0.epochs=2"`.
         """
         files = read_files(source)
-        values = apply_overrides(merge_files(files), overrides or [])
+        values = apply_overrides(merge_files(files), [overrides] if isinstance(overrides, str) else overrides or [])
         try:
             return cls.parse(values, [file.folder for file in files if file.folder])
         except UserError as error:

@@ -92,10 +92,12 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
 
 def require_usable(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> None:
     """Raise UserError if a client has too few images, none with labels, or some, tried here, that cannot be read."""
-    faults = _too_small(experiment, shards)
-    bad = {} if faults or experiment.skip_broken else _bad_samples(experiment, data, shards)
-    if faults := faults or [*bad] or _unlabelled(experiment, data, shards):
-        raise UserError.of(faults) from next(iter(bad.values()), None)
+    if faults := _too_small(experiment, shards):
+        raise UserError.of(faults)
+    if not experiment.skip_broken:
+        _try_samples(experiment, data, shards)
+    if faults := _unlabelled(experiment, data, shards):
+        raise UserError.of(faults)
 
 
 def new_shard(experiment: Experiment, spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
@@ -105,10 +107,8 @@ def new_shard(experiment: Experiment, spec: ClientSpec, data: OpenData, part: Se
     return Shard(usable, val, part, test)
 
 
-def _bad_samples(
-    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]
-) -> dict[Fault, FileError]:
-    """Read some samples of data sets that cannot check their files when they are opened; the first faults, with errors."""
+def _try_samples(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> None:
+    """Read some samples of data sets that cannot check their files when they are opened; raises UserError."""
     faults, tried = dict[Fault, FileError](), 32  # samples of each client and split
     for spec in experiment.specs:
         opened, shard = data[spec.data], shards[spec.name]
@@ -118,7 +118,8 @@ def _bad_samples(
                     split.load(index, spec.tasks)
         except FileError as error:
             faults.setdefault(Fault(f"data.{spec.data}", str(error)), error)
-    return faults
+    if faults:
+        raise UserError.of(faults) from next(iter(faults.values()))
 
 
 def _unlabelled(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> list[Fault]:

@@ -118,6 +118,11 @@ def test_the_same_code_has_the_same_path_and_edited_code_another():
     assert hand_over((pets(3), pets(1)), "data").path != hand_over((pets(4), pets(1)), "data").path
 
 
+def test_a_data_set_with_random_samples_has_the_same_path_again():
+    random = type("Random", (list,), {"__getitem__": lambda self, index: {"image": torch.rand(2)}})
+    assert hand_over(random([0]), "data").path == hand_over(random([0]), "data").path
+
+
 def test_what_cannot_be_a_data_set_is_named():
     with pytest.raises(UserError, match=r"data\.pets.*expected a class or function of a data set"):
         Experiment(data={"pets": object()}, clients=CLIENTS, model=MODEL)
