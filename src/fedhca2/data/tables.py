@@ -234,8 +234,6 @@ class CsvTable(CsvRows):
 
     def encode(self, row: Mapping[str, Any]) -> Values:
         """The input of a row that is in no file: {column: value}; columns may be left out."""
-        if not isinstance(row, Mapping):
-            raise ValueError(f"expected {{column: value}}, got {type(row).__name__}")
         if unknown := [name for name in row if name not in (*self.inputs, *self.categories)]:
             raise ValueError(f"expected columns {', '.join([*self.inputs, *self.categories]):.200}, got {unknown[0]!r}")
         for name, values in self.categories.items():

@@ -78,22 +78,15 @@ def test_depth_is_painted_on_the_range_of_its_label(tmp_path):
     assert gallery.key.strip
 
 
-def test_the_page_has_the_title_the_date_and_the_command(tmp_path):
-    run = made_run(tmp_path)
-    run.config["title"] = "Three small clients"
-    origin = {"command": "fedhca2 run demo", "started": "2026-11-18T13:16:34+00:00", "git": None}
-    vars(run)["result"] = run.outcome.model_copy(update={"origin": origin})
-    told = single_sections(run)[0].blocks[0].text
-    assert all(words in told for words in ("Three small clients", "18 November 2026", "fedhca2 run demo"))
-
-
-def test_the_page_of_several_runs_has_them_too_if_they_are_of_one_command(tmp_path):
+def test_a_page_has_the_title_the_date_and_the_command(tmp_path):
     runs = [made_run(tmp_path / name, name) for name in ("local", "fedper")]
-    for run, command in zip(runs, ("fedhca2 compare", "fedhca2 compare"), strict=True):
-        origin = {"command": command, "started": "2026-11-18T13:16:34+00:00", "git": None}
+    origin = {"command": "fedhca2 compare", "started": "2026-11-18T13:16:34+00:00", "git": None}
+    for run in runs:
+        run.config["title"] = "Three small clients"
         vars(run)["result"] = run.outcome.model_copy(update={"origin": origin})
-    told = several_sections(runs)[0].blocks[0].text
-    assert all(words in told for words in ("18 November 2026", "`fedhca2 compare`"))
+    for sections in (single_sections(runs[0]), several_sections(runs)):
+        told = sections[0].blocks[0].text
+        assert all(words in told for words in ("Three small clients", "18 November 2026", "`fedhca2 compare`"))
     assert "<code>fedhca2 compare</code>" in write_page(runs, tmp_path / "page.html").read_text("utf-8")
 
 
