@@ -26,6 +26,7 @@ from results_records import RECORDS, read_records
 from results_running import run_missing
 from results_runs import (
     ENCODER,
+    FAMILIES,
     LENGTHS,
     METHOD,
     RECIPE,
@@ -45,6 +46,7 @@ from results_tables import (
     gain_cell,
     gain_of,
     gain_table,
+    gains_in_families,
     gains_of_tasks,
     gains_over_targets,
     head,
@@ -244,8 +246,12 @@ class Page:
         return gains_over_targets(self.runs.that_change(name, METHOD))
 
     def targets(self, name):
-        """The gain of each client's task, with the defaults of the methods."""
-        return gains_of_tasks(self.runs.plain(name))
+        """The gain of each client's task with each method that was run with all seeds."""
+        return gains_of_tasks(self.runs.that_change(name, METHOD))
+
+    def families(self, name):
+        """The gain of families of targets among all companies, and among their family alone."""
+        return gains_in_families(self.runs.that_change(name, FAMILIES))
 
     def chooser(self):
         """A method to start with for some federations, and what it gained there."""

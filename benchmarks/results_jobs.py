@@ -81,6 +81,8 @@ MIXED_METHODS = ("local", "fedavg", "fedper", "fedpull", "fedhca2")
 DEMO_SEEDS = 5
 EARTH_METHODS = ("local", "fedper", "fedpull", "fedhca2", "pooled")
 MOLECULES = ("molecules_10", "molecules_few", "molecules_families")
+SCAFFOLDS = ("molecules_10_scaffolds", "molecules_families_scaffolds")  # with scores on molecules that nobody has
+LATE = ["method.until=0.75"]
 MOLECULES_METHODS = ("local", "fedpull", "fedper", "fedhca2", "pooled", "fedavg", "fedprox", "ditto", "fedamp", "matfl")
 MOLECULES_SEEDS = 5
 # Who takes part. A client has 500 images outdoors and 400 or 500 indoors, or 100 if there are a hundred clients.
@@ -222,14 +224,25 @@ def earth():
 
 
 def molecules():
-    """Companies with molecules, with `fedpull` also as it did best in plain PyTorch."""
+    """Companies with molecules, with `fedpull` also as it did best in plain PyTorch, and families of targets alone."""
     first, others = MOLECULES_METHODS[:5], MOLECULES_METHODS[5:]
     for seed in range(MOLECULES_SEEDS):
-        for experiment in MOLECULES:
+        for experiment in (*MOLECULES, *SCAFFOLDS):
             yield from (job(experiment, method, seed, []) for method in first)
-            yield job(experiment, "fedpull", seed, ["method.until=0.75"], "late")
+            yield job(experiment, "fedpull", seed, LATE, "late")
+        for experiment in (MOLECULES[-1], SCAFFOLDS[-1]):
+            for name, settings in families(experiment).items():
+                yield from (job(experiment, method, seed, settings, name) for method in ("pooled", "fedper"))
+                yield job(experiment, "fedpull", seed, [*LATE, *settings], f"{name}-late")
     yield from each(MOLECULES, others, seeds=MOLECULES_SEEDS)
     yield from each(["molecules_few"], [method for method in METHODS if method not in MOLECULES_METHODS], seeds=1)
+
+
+def families(experiment):
+    """Settings that leave one family of targets in an experiment."""
+    clients = Experiment.load(experiment).to_dict()["clients"]
+    parts = {"opioid": clients[:3], "amine": clients[3:6], "unrelated": clients[6:]}
+    return {name: [f"clients={json.dumps(part, separators=(',', ':'))}"] for name, part in parts.items()}
 
 
 PARTS = {

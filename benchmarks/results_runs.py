@@ -12,6 +12,7 @@ from fedhca2.reports.variants import FREE
 SIZES = re.compile(r"rounds|clients|data\.[^.]+\.train|training\.schedule\.warmup_epochs")  # what the curve changes
 LENGTHS = re.compile(r"rounds|clients|data\.[^.]+\.train")  # of rounds
 METHOD = re.compile(r"method(\..*)?")
+FAMILIES = re.compile(r"method(\..*)?|clients")  # one of them federates
 ENCODER = re.compile(r"model\.encoder\.(adapters.*|frozen)")
 RECIPE = re.compile(r"model\.(encoder(\.frozen)?|head|decoder_width)|training\.(encoder_rate|scales)")  # of photographs
 NOTHING = re.compile("(?!)")

@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from results_of_papers import PAPER
 
 from fedhca2.metrics import relative_gain
-from fedhca2.reports.comparison import DELTA_M, LEVEL, LOCAL, rank_methods
+from fedhca2.reports.comparison import DELTA_M, LEVEL, LOCAL, gain_p_values, rank_methods
 from fedhca2.reports.layouts import marked_cell, spread_text
 from fedhca2.run_folder.result import task_scores
 from fedhca2.words import counted, metric_heading, score_text
@@ -172,44 +172,80 @@ def markdown(heads, rows):
 
 
 def gains_by_variant(runs):
-    """Gains over Local in percent, of methods with whatever settings: {label: {seed: {(client, task): gain}}}."""
+    """Gains over Local in percent, of methods with whatever settings: {label: {seed: {(client, task): gain}}}.
+
+    Runs of other clients with the same settings and seed are one.
+    """
     found = {}
     for run in (run for run in over_local(runs) if run.method != LOCAL):
-        changes = [f"{key.rpartition('.')[2]} {value}" for key, value in run.changes.items()]
-        label = ", ".join([f"`{run.method}`", *changes])
+        changes = [f"{key.rpartition('.')[2]} {value}" for key, value in run.changes.items() if key != "clients"]
+        by_seed = found.setdefault(", ".join([f"`{run.method}`", *changes]), {})
         scores = task_scores(run.scores, run.alone, run.task_set)
-        found.setdefault(label, {})[run.seed] = {(one.client, one.task): one.gain for one in scores}
+        by_seed.setdefault(run.seed, {}).update({(one.client, one.task): one.gain for one in scores})
     return found
 
 
-def spread_of(values):
-    """A mean with its deviation over seeds, in percent."""
-    return f"{mean(values):+.1f}" + (f" ±\N{NO-BREAK SPACE}{stdev(values):.1f}" if len(values) > 1 else "")
+def spread_of(values, p_value=1.0):
+    """A mean with its deviation over seeds, in percent, and a star if it is beyond chance."""
+    spread = f" ±\N{NO-BREAK SPACE}{stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{mean(values):+.1f}{spread}" + r"\*" * (p_value < LEVEL)
 
 
 def gains_over_targets(runs):
     """For each variant the mean gain over all targets, how many gain, and the extremes; targets by their mean gain."""
-    rows = []
-    for label, by_seed in gains_by_variant(runs).items():
-        means = [mean(gains[place] for gains in by_seed.values()) for place in next(iter(by_seed.values()))]
+    found = gains_by_variant(runs)
+    overall = {label: [mean(gains.values()) for gains in by_seed.values()] for label, by_seed in found.items()}
+    p_values, rows = gain_p_values(overall), []
+    for label in sorted(found, key=lambda label: -mean(overall[label])):
+        by_seed = found[label].values()
+        means = [mean(gains[place] for gains in by_seed) for place in next(iter(by_seed))]
         better = f"{sum(gain > 0 for gain in means)} of {len(means)}"
-        overall = spread_of([mean(gains.values()) for gains in by_seed.values()])
-        rows.append([label, overall, better, f"{min(means):+.1f}", f"{max(means):+.1f}", str(len(by_seed))])
-    heads = ["method", "mean gain<br>% ↑", "targets better", "worst target", "best target", "seeds"]
-    return markdown(heads, sorted(rows, key=lambda row: -float(row[1].split()[0])))
+        gain = spread_of(overall[label], p_values.get(label, 1.0))
+        rows.append([label, gain, better, f"{min(means):+.1f}", f"{max(means):+.1f}", str(len(by_seed))])
+    return markdown(["method", "mean gain<br>% ↑", "targets better", "worst target", "best target", "seeds"], rows)
 
 
 def gains_of_tasks(runs):
-    """The gain of each client's task with each variant, and the score of training alone."""
-    found = gains_by_variant(runs)
-    alone = {}
+    """The score of each client's task when trained alone, and its gain with each variant that has all seeds."""
+    found, alone = gains_by_variant(runs), {}
+    most = max(map(len, found.values()))
     for run in (run for run in runs if run.method == LOCAL):
         for one in task_scores(run.scores, None, run.task_set):
             alone.setdefault((one.client, one.task), []).append(one.ours)
+    places = {place: [place] for place in alone}
+    columns = {label: mean_gains(by_seed, places) for label, by_seed in found.items() if len(by_seed) == most}
     rows = []
     for (client, task), scores in alone.items():
         score, value = scores[0], mean(score.value for score in scores)
         alone_cell = f"{score_text(score.unit, value)}, {metric_heading(score.metric, score.higher_is_better)}"
-        gains = (spread_of([gains[client, task] for gains in by_seed.values()]) for by_seed in found.values())
+        gains = (cells[client, task] for cells in columns.values())
         rows.append([client, runs[0].task_set[task].title, alone_cell, *gains])
-    return markdown(["client", "task", "alone", *found], rows)
+    return markdown(["client", "task", "alone", *columns], rows)
+
+
+def gains_in_families(runs):
+    """The mean gain of each family of targets in the federation of all companies, and in that of the family alone."""
+    parts = [run for run in runs if "clients" in run.changes]
+    own = gains_by_variant([*(run for run in runs if run.method == LOCAL), *parts])
+    whole = gains_by_variant([run for run in runs if "clients" not in run.changes])
+    places = {}
+    for scores in (run.scores for run in parts):
+        family = [(client, task) for client, by_task in scores.items() for task in by_task]
+        places[", ".join(runs[0].task_set[task].title for _, task in family)] = family
+    columns = {
+        f"{label}, {who}": mean_gains(found[label], places)
+        for label in own
+        for who, found in (("all", whole), ("family", own))
+    }
+    rows = [[targets, *(cells[targets] for cells in columns.values())] for targets in places]
+    return markdown(["targets", *columns], rows)
+
+
+def mean_gains(by_seed, places):
+    """The mean gain of the places under each key, with a star if it is beyond chance among all keys."""
+    gains = {
+        key: [mean(by_place[place] for place in group) for by_place in by_seed.values()]
+        for key, group in places.items()
+    }
+    p_values = gain_p_values(gains)
+    return {key: spread_of(values, p_values.get(key, 1.0)) for key, values in gains.items()}

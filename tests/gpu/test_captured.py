@@ -38,10 +38,7 @@ def trained(name, place, terms=lambda model: LocalTerms(), epochs=2, steps=None,
     with on_device(client):
         losses = [
             client.personal.train_epoch(
-                islice(client.batches(epoch), steps),
-                1e-3,
-                terms(client.personal.model),
-                captures=place.captures,
+                islice(client.batches(epoch), steps), 1e-3, terms(client.personal.model), captures=place.captures
             )
             for epoch in range(epochs)
         ]

@@ -105,7 +105,7 @@ class Batches:
         order = np.random.default_rng(derive(seed, "shuffle", client, epoch)).permutation(len(self.indices))
         chosen = order[: len(self) * self.batch_size].tolist()
         rng = np.random.default_rng(derive(seed, "augment", client, epoch))
-        choices = Choices.draw(rng, len(chosen), scales) if augment else None
+        choices = Choices.draw(rng, len(chosen), scales) if augment and not self.are_arrays else None
         used = slice(*(edge * self.batch_size for edge in (part.start, part.stop))) if part else slice(None)
         return self._batches(chosen[used], choices and choices.map(lambda values: values[used]), feed)
 

@@ -4,11 +4,11 @@ from functools import cache
 from hashlib import sha256
 from math import isnan, nan
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from fedhca2.config import suggest
 from fedhca2.data.dataset import Split
@@ -39,6 +39,7 @@ def fingerprint(smiles: str) -> NDArray[np.uint8]:
     return bits
 
 
+@cache
 def _is_held_out(smiles: str) -> bool:
     """Whether a molecule's Murcko scaffold is for validation: about a fifth of all, the same on every machine."""
     from rdkit.Chem.Scaffolds import MurckoScaffold
@@ -68,7 +69,7 @@ class Molecules:
     def __init__(
         self,
         split: Split,
-        targets: list[str],
+        targets: Annotated[list[str], Field(min_length=1)],
         folder: Path | None = None,
         split_by: Literal["file", "scaffold"] = "file",
         most: PositiveInt | None = None,
@@ -84,11 +85,9 @@ class Molecules:
             known = list(measured["train"].items())
             drawn = np.random.default_rng([seed, *target.encode()]).permutation(len(known))[:most]
             training = dict(known[i] for i in sorted(drawn))
-            values = list(training.values())
-            if (count := len(set(values))) < 2:
-                raise BrokenFileError(
-                    path, f"column 'y': expected 2 or more different numbers to train on, got {count}"
-                )
+            if (count := len({*training.values()})) < 2:
+                wanted = "expected 2 or more different numbers to train on"
+                raise BrokenFileError(path, f"column 'y': {wanted}, got {count}")
             self.labels[target] = LabelSpace(1)
             chosen[target] = training if split == "train" else measured["val"]
         self.ids = list(dict.fromkeys(smiles for values in chosen.values() for smiles in values))
@@ -101,11 +100,11 @@ class Molecules:
         return {"input": fingerprint(self.ids[index]), **{name: each[index] for name, each in self.values.items()}}
 
 
-@cache
 def _measured(path: Path, by_scaffold: bool) -> dict[str, dict[str, float]]:
     """The values of a target's file, by split and SMILES."""
     if not path.is_file():
-        hint = suggest(path.stem, [each.stem for each in sorted(path.parent.glob("*.csv"))])
+        known = [each.stem for each in sorted(path.parent.glob("*.csv"))]
+        hint = suggest(path.stem, known) if known else f"No CSV file is in {path.parent}"
         raise MissingFileError(path, f"expected the measurements of a target, got no file. {hint}")
     found: dict[str, dict[str, float]] = {"train": {}, "val": {}}
     for line, row in read_rows(path, ["smiles", "y", "split"]).items():

@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from math import isinf, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedhca2.tasks import TASKS, TaskSet
 
 log = logging.getLogger("fedhca2.data")
 
+LARGEST = 1e30  # number in a cell: standardised, it is far from what a float32 holds
 MOST_COLUMNS = 8192  # of a file, and inputs of a table
 UNKNOWN = ("", "NA", "NaN", "nan")  # cells without a value
 
@@ -58,8 +59,9 @@ def number_in(path: Path, line: int, column: str, cell: str) -> float:
         value = nan if cell.strip() in UNKNOWN else float(cell)
     except ValueError:
         raise BrokenFileError(place_in(path, line, column), f"expected a number, got {cell!r:.80}") from None
-    if isinf(value):
-        raise BrokenFileError(place_in(path, line, column), f"expected a finite number, got {cell!r:.80}")
+    if abs(value) > LARGEST:
+        wanted = f"expected a finite number, at most {LARGEST:g}"
+        raise BrokenFileError(place_in(path, line, column), f"{wanted}, got {cell!r:.80}")
     return value
 
 

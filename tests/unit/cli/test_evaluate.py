@@ -89,13 +89,7 @@ def test_the_first_weights_need_not_be_there_any_more(run, tmp_path):
     assert evaluation(tmp_path / "run")["clients"] == evaluation(run)["clients"]
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (["--client", "hom"], "got 'hom'"),
-        (["--split", "test"], "--split"),
-    ],
-)
+@pytest.mark.parametrize(("options", "line"), [(["--client", "hom"], "got 'hom'"), (["--split", "test"], "--split")])
 def test_wrong_options_are_wrong_input(run, options, line):
     done = invoke("evaluate", run, *options)
     assert (done.exit_code, line in " ".join(done.output.replace("│", " ").split())) == (2, True)

@@ -55,12 +55,7 @@ def test_the_lock_tells_that_a_run_is_running(folder):
 
 def test_a_list_has_method_rounds_and_gain(folder):
     run = next(run for run in as_json("runs", folder) if run["folder"].endswith("a-finished"))
-    assert (run["method"], run["round"], run["rounds"], run["delta_m"]) == (
-        "fedhca2",
-        3,
-        3,
-        pytest.approx(10.0),
-    )
+    assert (run["method"], run["round"], run["rounds"], run["delta_m"]) == ("fedhca2", 3, 3, pytest.approx(10.0))
 
 
 def test_the_table_has_a_row_for_each_run(folder):

@@ -40,18 +40,7 @@ def result(folder):
 
 
 def test_the_table_has_a_row_for_each_client_and_task(finished):
-    words = (
-        "outdoor-semseg",
-        "outdoor-normals",
-        "home",
-        "mIoU",
-        "mErr",
-        "RMSE",
-        "local",
-        "fedhca2",
-        "gain",
-        "Δm",
-    )
+    words = ("outdoor-semseg", "outdoor-normals", "home", "mIoU", "mErr", "RMSE", "local", "fedhca2", "gain", "Δm")
     assert [word for word in words if word not in finished[1]] == []
 
 

@@ -133,6 +133,15 @@ def test_a_bad_cell_is_one_line_before_training(tmp_path, column, cell, words):
     assert all(word in found for word in words), found
 
 
+def test_a_file_is_read_again_once_it_was_corrected(tmp_path):
+    write(tmp_path, change=lambda rows: rows[3].update(y="weak"))
+    assert "'weak'" in fault(experiment_in(tmp_path))
+    write(tmp_path, change=lambda rows: rows[0].update(y=-1))
+    assert float(opened(experiment_in(tmp_path)).load(0, ["CHEMBL1_Ki"])["CHEMBL1_Ki"]) == 8
+    write(tmp_path)
+    assert float(opened(experiment_in(tmp_path)).load(0, ["CHEMBL1_Ki"])["CHEMBL1_Ki"]) < 5
+
+
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_target_with_one_measurement_or_none_is_one_line(tmp_path, kept):
     write(tmp_path, change=lambda rows: [row.update(y="") for row in rows[kept:]])

@@ -8,12 +8,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+import fedhca2
 from fedhca2.cli import app
 from fedhca2.deployment import Trained
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 
 ROWS = 40
+EXAMPLES = Path(__file__).parents[3] / "examples"
 SETTINGS = {"inputs": ["age", "weight"], "categories": ["ward"], "columns": {"days": "days", "back": "back"}}
 
 
@@ -152,7 +154,7 @@ BAD = {
     "a label's column that does not exist": ({"columns": {"days": "dys"}}, None, ["column 'dys'"]),
     "a word among numbers": ({}, (3, "age", "old"), ["patients.csv:5", "column 'age'", "a number", "'old'"]),
     "an infinite input": ({}, (3, "age", "inf"), ["patients.csv:5", "column 'age'", "finite", "'inf'"]),
-    "a number that overflows": ({}, (3, "age", "1e999"), ["patients.csv:5", "column 'age'", "finite"]),
+    "a number that overflows": ({}, (3, "age", "1e300"), ["patients.csv:5", "column 'age'", "finite"]),
     "an infinite label": ({}, (3, "days", "-inf"), ["patients.csv:5", "column 'days'", "finite", "'-inf'"]),
     "one measurement": ({}, (range(2, ROWS), "days", ""), ["column 'days'", "two or more", "got 1"]),
     "equal measurements": ({}, (range(ROWS), "days", "3"), ["column 'days'", "two or more", "got 1"]),
@@ -204,7 +206,16 @@ def test_check_reads_a_table(tmp_path):
 @pytest.mark.slow
 def test_the_hospitals_of_the_example_train_with_scikit_learns_tables(tmp_path):
     pytest.importorskip("sklearn")
-    example = Path(__file__).parents[3] / "examples" / "hospitals.yaml"
-    done = CliRunner().invoke(app, ["run", str(example), "--out", str(tmp_path / "run"), "--set", "rounds=1"])
+    done = CliRunner().invoke(
+        app, ["run", str(EXAMPLES / "hospitals.yaml"), "--out", str(tmp_path / "run"), "--set", "rounds=1"]
+    )
     assert done.exit_code == 0, done.output
     assert all(word in done.output for word in ("diabetes-both", "tumours-both"))
+
+
+@pytest.mark.slow
+def test_the_dictionaries_of_the_example_answer_texts(tmp_path):
+    fedhca2.run(Experiment.load(EXAMPLES / "dictionaries.yaml"), tmp_path / "run")
+    trained = Trained.open(tmp_path / "run", "thesaurus")
+    texts = {"plant": "perennial herb with yellow flowers", "animal": "large bird of prey", "person": "one who sings"}
+    assert [str(trained.answer(text)["kind"]).split()[0] for text in texts.values()] == [*texts]

@@ -83,12 +83,7 @@ def gpu(tmp_path, monkeypatch):
 def test_a_failing_run_is_named_and_the_others_go_on(runs, monkeypatch):
     act(monkeypatch, codes={"fedavg, seed 0": 2})
     run_in_parallel(runs, 2, notes := Notes())
-    assert notes.ends == {
-        "local, seed 0": "",
-        "local, seed 1": "",
-        "fedavg, seed 0": "no luck",
-        "fedavg, seed 1": "",
-    }
+    assert notes.ends == {"local, seed 0": "", "local, seed 1": "", "fedavg, seed 0": "no luck", "fedavg, seed 1": ""}
 
 
 def test_nothing_waits_for_local_or_fails_with_it(runs, monkeypatch):
