@@ -8,7 +8,7 @@ SMALL = ["rounds=5", "data.outdoor.train=80", "data.indoor.train=24", "data.outd
 
 
 def main() -> None:
-    """Run the demo on fewer images, print each client's scores, and write the page."""
+    """Run the demo on fewer images, print each client's scores, and write the report."""
     run = fedhca2.run(fedhca2.Experiment.load("demo", [*SMALL, *sys.argv[1:]]))
 
     gain = run.result.delta_m  # None if training alone scored 0

@@ -254,7 +254,7 @@ def _parse_jobs(jobs: str) -> int | None:
 
 
 def report(runs: list[Path], out: Path | None) -> None:
-    """Write a report page: one HTML file that needs no network."""
+    """Write a report: one HTML file that needs no network."""
     files = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
     typer.echo(write_page(files, out or runs[0] / PAGE))
 
