@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "fedhca2"
 LIMITS = {
-    "lines": 36_020,  # goal: 27,000
+    "lines": 36_010,  # goal: 27,000
     "modules": 180,
     "module constants": 250,
     "imports inside functions": 60,

@@ -184,14 +184,9 @@ def across_text(result: Result, tasks: TaskSet) -> str:
     )
 
 
-def counting_gains(clients: Scores, baseline: Scores, tasks: TaskSet) -> list[float]:
-    """The gains over local training in % of all scores that count in Δm; NaN if one is unknown."""
-    return [one.gain for one in task_scores(clients, baseline, tasks) if one.alone and one.ours.counts]
-
-
 def how_certain(clients: Scores, baseline: Scores, tasks: TaskSet) -> str:
     """Say how many scores improved, how many have no gain, and what a single run cannot show."""
-    gains = counting_gains(clients, baseline, tasks)
+    gains = [one.gain for one in task_scores(clients, baseline, tasks) if one.alone and one.ours.counts]
     known = [gain for gain in gains if isfinite(gain)]
     better, unknown = sum(gain > 0 for gain in known), len(gains) - len(known)
     told = f"{better} of {counted(len(known), 'score')} {'is' if better == 1 else 'are'} better"

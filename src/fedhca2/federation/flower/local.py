@@ -32,7 +32,7 @@ from fedhca2.federation.flower.deploy.site import MODEL_FILE
 from fedhca2.federation.flower.deploy.site_config import SiteLimits
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError, SuperLink
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.fleet import Collect, FlowerEngine, check_resumable, check_spread, read_note
+from fedhca2.federation.flower.fleet import FlowerEngine, check_resumable, check_spread, read_note
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError
 from fedhca2.federation.membership import shards_after, shards_from
 from fedhca2.federation.run import run_or_resume
@@ -95,7 +95,7 @@ def run_local(
     with _federation(experiment, out) as link:
 
         def work(grid: Grid) -> Result:
-            engine = FlowerEngine(grid, terms, "flower-local", collecting(out), link.registrations)
+            engine = FlowerEngine(grid, terms, "flower-local", partial(collect, out), link.registrations)
             return run_or_resume(experiment, out, watcher=watcher, engine=engine, baseline=baseline)
 
         return _until_done(link, work, out, terms.deadline)
@@ -188,27 +188,23 @@ def start_site(public: str, site: Path, keys: Path, home: Path, logs: Path) -> P
     return start(command, home, logs / f"{site.stem}.log")
 
 
-def collecting(out: Path) -> Collect:
-    """A function that gives a run's folder what it has after a run in one process: models, samples, the partition.
+def collect(out: Path, experiment: Experiment, run: str, folder: RunFolder) -> None:
+    """Give a run's folder what it has after a run in one process: models, samples, the partition.
 
     The sites' data are on this machine, and each site has the images that the experiment's partition gives it.
     """
-
-    def collect(experiment: Experiment, run: str, folder: RunFolder) -> None:
-        data, place = open_data(experiment), DeviceSlot(torch.device("cpu"))
-        shards = shards_after(experiment, data, RunFiles(sites_folder(out)))
-        folder.save_partition(partition_as_data(experiment, data, shards))
-        for spec in experiment.specs:
-            trained = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL_FILE
-            if not trained.exists():
-                continue
-            client = build_client(experiment, spec, data[spec.data], shards[spec.name], place)
-            samples = sample_labels(client) | sample_predictions(client, "before")
-            client.personal.model.load_state_dict(load_file(trained))
-            folder.save_model(spec.name, client.personal.model)
-            folder.save_samples(spec.name, samples | sample_predictions(client, "after"))
-
-    return collect
+    data, place = open_data(experiment), DeviceSlot(torch.device("cpu"))
+    shards = shards_after(experiment, data, RunFiles(sites_folder(out)))
+    folder.save_partition(partition_as_data(experiment, data, shards))
+    for spec in experiment.specs:
+        trained = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL_FILE
+        if not trained.exists():
+            continue
+        client = build_client(experiment, spec, data[spec.data], shards[spec.name], place)
+        samples = sample_labels(client) | sample_predictions(client, "before")
+        client.personal.model.load_state_dict(load_file(trained))
+        folder.save_model(spec.name, client.personal.model)
+        folder.save_samples(spec.name, samples | sample_predictions(client, "after"))
 
 
 def run_ray(
@@ -229,7 +225,7 @@ def run_ray(
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        engine = FlowerEngine(grid, terms, "flower-ray", collecting(out))
+        engine = FlowerEngine(grid, terms, "flower-ray", partial(collect, out))
         results.append(run_or_resume(experiment, out, watcher=watcher, engine=engine, baseline=baseline))
 
     gpus = torch.cuda.device_count()
