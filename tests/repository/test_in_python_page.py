@@ -15,7 +15,8 @@ def test_the_page_about_python_runs_from_top_to_bottom(tmp_path, monkeypatch):
     names = {"__name__": "page"}
     exec(compile(code, PAGE.name, "exec"), names)
     assert set(names["answer"].values) == {"upright", "flat"}
-    assert len(names["comparison"].entries) == 3
+    assert list(names["comparison"].entries)[-1] == "trivial"
+    assert set(names["unlearned"]) <= {"direction"}
     assert {record["experiment"] for record in names["board"]} == {"stripes"}
     assert 0 <= names["again"]["accuracy"] <= 100
     assert Path("history.csv").read_text("utf-8").startswith("round,method,client,task,metric,value\n")
