@@ -101,6 +101,7 @@ def test_the_page_names_who_is_not_clearly_better(tmp_path):
     (told,) = [sentence for sentence in answer.sentences if "trivial" in sentence]
     assert ("1 of 2 scores" in told, "road" in told, "shop" in told) == (True, True, False)
     assert [row[2].text for row in table.rows] == ["48.0%", "5.00%", "—", "—"]
+    assert [row[4].text.endswith("†") for row in table.rows] == [True, False, False, False]
 
 
 def test_an_older_run_has_no_such_column(tmp_path):

@@ -241,7 +241,8 @@ def result_table(run: RunFiles) -> Table:
     for one in every:
         name = Cell(run.short_name(f"{one.client}/{one.task}"), colour=colours.get(one.client, ""))
         floor = [Cell(score_text(one.ours.unit, one.ours.trivial), value=one.ours.trivial)] * has_floor
-        cells = [Cell(text_of(one.ours), "" if one.ours.is_clear else "worse", one.ours.value)]
+        text, mark = (text_of(one.ours), "") if one.ours.is_clear else (f"{text_of(one.ours)} †", "worse")
+        cells = [Cell(text, mark, one.ours.value)]
         if baseline and one.alone:
             cells = [Cell(text_of(one.alone), value=one.alone.value), *cells, gain_cell(one.gain)]
         elif baseline:  # a site that was away during the evaluation
@@ -253,7 +254,7 @@ def result_table(run: RunFiles) -> Table:
     tested = run.result is not None and run.result.split == "test"
     unclear = has_floor and not all(one.ours.is_clear for one in every)
     notes = ["Scores are on test images."] * tested + [TRIVIAL_MEANS] * has_floor
-    notes += ["Scores in colour are not clearly better than that."] * unclear
+    notes += ["†: not clearly better than that."] * unclear
     return Table(title, columns, rows, " ".join(notes))
 
 
