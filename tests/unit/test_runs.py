@@ -23,10 +23,6 @@ def test_importing_the_package_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_another_method_can_be_run_too():
-    assert isinstance(Experiment.load("demo").with_method("fedavg"), Experiment)
-
-
 def test_a_run_gives_its_result(tmp_path):
     made_run(tmp_path, better=1.1)
     assert Run.open(tmp_path).result.delta_m == pytest.approx(10)

@@ -16,7 +16,7 @@ from fedhca2.deployment.trained import Trained
 from fedhca2.errors import UserError
 from fedhca2.imports import one_line
 from fedhca2.models import MultiTaskModel
-from fedhca2.reports.page.tables import latest_scores
+from fedhca2.reports.page.tables import scores_of
 from fedhca2.run_folder.result import headline
 from fedhca2.whole_files import ORDINARY, write_whole
 from fedhca2.words import metric_heading, score_text
@@ -100,12 +100,13 @@ def _evaluated(trained: Trained, own: Size) -> str:
     height, width = trained.size
     larger = ", larger ones scaled down to it and scored at their own size" if trained.resizes else ""
     note = "" if own == trained.size else f" Images of {own[0]}×{own[1]} may score otherwise."
-    images = f"the validation images of {_plain(trained.spec.name)}"
+    tested = trained.run.finished and trained.run.outcome.split == "test"
+    images = f"the {'test' if tested else 'validation'} images of {_plain(trained.spec.name)}"
     return f"Scores are of {images}: smaller ones padded to {height}×{width}{larger}.{note}"
 
 
 def _row(trained: Trained, task: str) -> str:
-    scores = latest_scores(trained.run).get(trained.spec.name, {}).get(task)
+    scores = scores_of(trained.run)[0].get(trained.spec.name, {}).get(task)
     shown = ""
     if scores:
         main = headline(trained.tasks[task], scores)

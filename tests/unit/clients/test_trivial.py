@@ -83,9 +83,6 @@ def test_clearly_better_is_a_tenth_of_the_score_or_of_what_it_lacks(task, metric
     assert headline(TASKS[task], scores).is_clear == clear
 
 
-METHODS_OF_A_SUMMARY = ("local", "fedavg", "fedper", "fedprox", "fedhca2")
-
-
 def with_trivial(run, **scores):
     """The same run with these trivial scores of clients with one task."""
     result = json.loads((run.path / "result.json").read_text())
@@ -131,10 +128,11 @@ def test_the_page_of_a_comparison_says_how_many_scores_are_not_clearly_better(tm
 
 
 def test_a_summary_counts_the_scores_above_it_instead_of_a_row_without_numbers(tmp_path):
-    runs = [with_trivial(made_run(tmp_path / name, name), road=48.0, shop=5.0) for name in METHODS_OF_A_SUMMARY]
+    methods = ["local", "fedavg", "fedper", "fedprox", "fedhca2"]
+    runs = [with_trivial(made_run(tmp_path / name, name), road=48.0, shop=5.0) for name in methods]
     table = comparison_table(write_comparison(runs, tmp_path, trivial=True))
     (column,) = [number for number, name in enumerate(table.columns) if "trivial" in name]
-    assert {row[0] for row in table.rows} == set(METHODS_OF_A_SUMMARY)
+    assert {row[0] for row in table.rows} == set(methods)
     assert {row[column] for row in table.rows} == {"1"}  # shop reaches more than 5%, road less than 48%
 
 

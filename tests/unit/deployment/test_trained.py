@@ -17,6 +17,7 @@ from fedhca2.deployment import Trained
 from fedhca2.deployment.export import card, export
 from fedhca2.errors import UserError
 from fedhca2.models import build_model
+from fedhca2.run_folder.result import Result
 from fedhca2.tasks import TASKS, LabelSpace
 from small_run import SETTINGS, small
 
@@ -282,6 +283,14 @@ def test_the_card_says_how_to_read_every_output(run, tmp_path):
     text = card.read_text("utf-8")
     assert "float32 [batch, 3, height, width], of at most 32×32" in text
     assert all(TASKS[task].reading in text for task in ("semseg", "depth"))
+
+
+def test_the_card_has_the_scores_of_the_final_model(tmp_path):
+    scores = {CLIENT: {"depth": {"rmse": 0.5}}}
+    result = Result(name="small", method="fedavg", rounds=1, seed=0, clients=scores, split="test")
+    (untrained_run(tmp_path) / "result.json").write_text(result.model_dump_json())
+    text = export(Trained.open(tmp_path, CLIENT), "safetensors", tmp_path / "out")[1].read_text("utf-8")
+    assert all(words in text for words in ("RMSE ↓ 0.500 m", f"test images of {CLIENT}"))
 
 
 @pytest.mark.parametrize("size", [(0, 64), (-32, 32), (100_000, 32), (6400, 6400)], ids=str)

@@ -47,7 +47,7 @@ class Gain:
 def gains_of(run: RunFiles) -> list[Gain]:
     """The gains that are known, in the order of the clients and their tasks."""
     gains = []
-    for one in task_scores(*_scores(run), run.task_set):
+    for one in task_scores(*scores_of(run), run.task_set):
         if one.alone and isfinite(one.gain):
             told = f"{metric_title(one.ours.metric)} {text_of(one.alone)} local, {text_of(one.ours)} {run.method}"
             gains.append(Gain(one.client, one.task, run.short_name(f"{one.client}/{one.task}"), one.gain, told))
@@ -65,17 +65,14 @@ def about_runs(runs: Sequence[RunFiles]) -> list[Note]:
     return [Note(" ".join(told))] if told else []
 
 
-def _scores(run: RunFiles) -> tuple[Scores, Scores | None]:
+def scores_of(run: RunFiles) -> tuple[Scores, Scores | None]:
     """A run's final scores with those of its baseline, or its last ones if it is not finished."""
-    return (run.outcome.clients, run.outcome.baseline) if run.finished else (latest_scores(run), None)
-
-
-def latest_scores(run: RunFiles) -> Scores:
-    """The last scores that a run logged: {client: {task: {metric: value}}}."""
+    if run.finished:
+        return run.outcome.clients, run.outcome.baseline
     scores: Scores = {}
     for event in run.of("metric"):
         scores.setdefault(event["client"], {}).setdefault(event["task"], {})[event["metric"]] = event["value"]
-    return scores
+    return scores, None
 
 
 def run_answer(run: RunFiles) -> list[Block]:
@@ -235,7 +232,7 @@ def _values(profile: Event, part: str) -> int:
 
 def result_table(run: RunFiles) -> Table:
     """List trivial score, local baseline, score and relative gain of every client and task."""
-    scores, baseline = _scores(run)
+    scores, baseline = scores_of(run)
     colours, rows, every = group_clients(run).client_colours, [], list(task_scores(scores, baseline, run.task_set))
     has_floor = any(isfinite(one.ours.trivial) for one in every)
     for one in every:
@@ -260,7 +257,7 @@ def result_table(run: RunFiles) -> Table:
 
 def kinds_tables(run: RunFiles) -> list[Table]:
     """List percentiles of the scores of every group and task, and the worst and best client; empty for few clients."""
-    scores, groups, rows = _scores(run)[0], group_clients(run), []
+    scores, groups, rows = scores_of(run)[0], group_clients(run), []
     if sum(map(len, scores.values())) <= MAX_CLIENT_ROWS:
         return []
     for one in scores_by_kind(scores, run.task_set, groups.labels):
