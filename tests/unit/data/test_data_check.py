@@ -90,7 +90,7 @@ def test_progress_is_told(root):
 
 
 def test_a_folder_that_is_neither_archive_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"expected ImageSets/ .* or gt_sets/ .*, got neither"):
+    with pytest.raises(ValueError, match=r"expected .*ImageSets/ .* or gt_sets/ .*, got neither"):
         kind_of(tmp_path)
 
 
