@@ -1,4 +1,4 @@
-"""A control variate outside the package: every local step is corrected by how it differed from that of all clients.
+"""A control variate defined outside the package: each client's steps are corrected towards the mean step of all clients.
 
 method: {name: "examples/add_a_local_term.py:CORRECTED", share: 0.3}
 """

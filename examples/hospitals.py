@@ -1,12 +1,11 @@
 """Hospitals with tables: the two real tables of scikit-learn, with clients that record different outcomes.
 
-Three hospitals have patients with diabetes and three have samples of tumours. They do not record the same, and even
-what a hospital records is missing for some patients. `hospitals.yaml` beside this file is the experiment; it needs
-`pip install scikit-learn`:
+Three hospitals have patients with diabetes and three have samples of tumours. They record different outcomes, and some
+outcomes are missing. `hospitals.yaml` in this folder is the experiment. It needs `pip install scikit-learn`:
 
     fedhca2 compare examples/hospitals.yaml --methods fedper,fedhca2 --seeds 3
 
-A table of your own needs no code: `kind: table` reads a CSV file.
+Your own table needs no code: `kind: table` reads a CSV file.
 """
 
 import csv

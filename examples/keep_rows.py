@@ -1,4 +1,4 @@
-"""A method whose server keeps a row from one round to the next, defined outside the package: slow weights.
+"""A method defined outside the package, whose server keeps a row between rounds: slow weights.
 
     method: {name: "examples/keep_rows.py:SLOW", share: 0.3}
 

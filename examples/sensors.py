@@ -1,7 +1,7 @@
 """Machines with sensors: inputs other than images, with data, a task, and a whole model defined outside the package.
 
-Three machines share no labels: the press has labelled faults, the pump knows how much of its life is left, and the fan
-has both. Each has its own kind of vibration. `sensors.yaml` beside this file is the experiment:
+The press has labelled faults, the pump its remaining life, and the fan both. Each machine vibrates in its own way.
+`sensors.yaml` in this folder is the experiment:
 
     fedhca2 run examples/sensors.yaml
 
