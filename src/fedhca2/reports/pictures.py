@@ -133,7 +133,7 @@ def answer_of(task: Task, space: LabelSpace, prediction: Array, probabilities: A
 
 
 def _of_numbers(task: Task, space: LabelSpace, prediction: Array) -> Answer:
-    unit = _unit(task) if task.grouped_by == "value" else ""
+    unit = unit_of(task)
     values = {_name(space, i): float(value) for i, value in enumerate(prediction)}
     if len(values) == 1:
         (value,) = values.values()
@@ -155,7 +155,7 @@ def _of_map(task: Task, space: LabelSpace, map: Array) -> Answer:
         return Answer(f"{share:.0%} of the pixels", share, {"share": share})
     least, mean, greatest = float(map.min()), float(map.mean()), float(map.max())
     return Answer(
-        f"{least:.3g} to {greatest:.3g}{_unit(task)}", mean, {"least": least, "mean": mean, "greatest": greatest}
+        f"{least:.3g} to {greatest:.3g}{unit_of(task)}", mean, {"least": least, "mean": mean, "greatest": greatest}
     )
 
 
@@ -164,8 +164,11 @@ def _shares(values: Mapping[str, float], most: int = 3) -> str:
     return ", ".join(shown) + (", …" if len(values) > most else "")
 
 
-def _unit(task: Task) -> str:
-    return task.unit if task.unit in ("%", "°", "") else f" {task.unit}"
+def unit_of(task: Task) -> str:
+    """The unit of a task's values, as it follows a number; none if % is that of its scores alone."""
+    if task.unit in ("%", "°"):
+        return task.unit if task.unit == "°" or task.grouped_by == "value" else ""
+    return f" {task.unit}".rstrip()
 
 
 def _name(space: LabelSpace, number: int) -> str:

@@ -65,7 +65,8 @@ def test_a_class_is_right_or_wrong_and_has_no_score(tmp_path):
 
 def test_measured_values_have_their_unit():
     task = replace(get_task("regression"), unit="°")
-    assert in_words(task, np.array([-18.09]), ["angle"]) == [("angle: -18.09 °", None)]
+    assert in_words(task, np.array([-18.09]), ["angle"]) == [("angle: -18.09°", None)]
+    assert in_words(task, np.array([-18.09]), []) == [("-18.09°", None)]
 
 
 def test_depth_is_painted_on_the_range_of_its_label(tmp_path):

@@ -11,7 +11,7 @@ from fedhca2.painting import paint_depth
 from fedhca2.reports.figures.groups import group_clients
 from fedhca2.reports.page import Gallery, Key, Picture, address
 from fedhca2.reports.page.tables import gains_of
-from fedhca2.reports.pictures import paint, paint_label, to_image
+from fedhca2.reports.pictures import paint, paint_label, to_image, unit_of
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, Task
 from fedhca2.words import metric_title, score_text
@@ -124,8 +124,8 @@ def in_words(task: Task, vector: Array, names: Sequence[str]) -> list[tuple[str,
     if task.label_range(LabelSpace(classes=1)) == (0, 1):
         known = sorted((-value, i) for i, value in enumerate(values) if value > 0)
         return [(name(i), -value) for value, i in known[:5]]
-    unit = task.unit if task.unit != "%" else ""  # of scores; an error has that of its values
-    return [(f"{name(i)}: {value:.4g} {unit}".rstrip(), None) for i, value in enumerate(values[:5])]
+    named = [f"{name(i)}: " if names or len(values) > 1 else "" for i in range(len(values))]
+    return [(f"{about}{value:.4g}{unit_of(task)}", None) for about, value in zip(named[:5], values, strict=False)]
 
 
 def image_scores(task: Task, predictions: Array, labels: Array, names: Sequence[str] = ()) -> list[float]:
