@@ -1,4 +1,4 @@
-"""A control variate defined outside the package: each client's steps are corrected towards the mean step of all clients.
+"""A control variate defined outside the package: it corrects each client's steps towards the mean step of all clients.
 
 method: {name: "examples/add_a_local_term.py:CORRECTED", share: 0.3}
 """
