@@ -267,4 +267,4 @@ def leaderboard(folder: Path, as_json: bool, as_csv: bool) -> None:
     elif as_csv:
         typer.echo(board.to_csv(), nl=False)
     else:
-        open_console(highlight=False).print(board_table(board))
+        open_console(highlight=False).print(board_table(board) if board else f"No finished runs in {folder}")

@@ -133,7 +133,8 @@ def show(experiment: str | None, overrides: list[str] | None, words: list[str] |
         return
     wraps = {"value": 8, "values": 10, "default": 8, "meaning": 15} | ({} if loaded else {"key": 20})
     shown = [[escape(cell) for cell in row] for row in rows]
-    open_console(highlight=False).print(TextTable(columns, shown, drop=["values", "default"], wraps=wraps))
+    note = "" if shown else "No setting mentions that"
+    open_console(highlight=False).print(TextTable(columns, shown, "", note, drop=["values", "default"], wraps=wraps))
 
 
 def _settings_with_values(experiment: Experiment) -> list[Setting]:

@@ -50,7 +50,7 @@ def open_data(experiment: Experiment) -> dict[str, OpenData]:
         config = experiment.data[name]
         root = getattr(config, "root", None)
         if root is not None and not root.is_dir():
-            raise UserError(f"data.{name}.root", f"expected the folder of {config.kind}, got no folder {root}")
+            raise UserError(f"data.{name}.root", f"expected a folder, got none at {root}")
     return {name: OpenData(experiment.open(name, "train"), experiment.open(name, "val")) for name in experiment.labels}
 
 

@@ -168,8 +168,7 @@ def board_table(board: Records) -> TextTable:
         last = one["experiment"]
     names = ["experiment", "method", "seeds", "Δm %", "worst client", "time", "up", "down"]
     right, drop = ["seeds", "Δm %", "time", "up", "down"], ["down", "up", "time", "seeds"]
-    note = "" if board else "No finished runs"
-    return TextTable(names, [[*map(escape_markup, row)] for row in rows], "", note, right, drop, {"worst client": 14})
+    return TextTable(names, [[*map(escape_markup, row)] for row in rows], "", "", right, drop, {"worst client": 14})
 
 
 def write_comparison(runs: Sequence[RunFiles], folder: Path, *, trivial: bool = False) -> Comparison:

@@ -356,7 +356,7 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
     [
         ({"count": "many"}, "data.mine.count: expected a whole number, got 'many'"),
         ({"cout": 3}, "data.mine.cout: unknown key. Did you mean 'count'?"),
-        ({"root": "nowhere"}, "data.mine.root: expected the folder of"),
+        ({"root": "nowhere"}, "data.mine.root: expected a folder, got none at"),
         ({"note": "nothing.txt"}, "data.mine: nothing.txt: expected 'note' here, got nothing"),
         ({"size": [32]}, "data.mine.size[1]: missing"),
     ],
