@@ -133,7 +133,7 @@ def test_one_client_too_many_is_an_error():
 def test_a_missing_folder_is_named():
     data = {"nyud": {"kind": "nyud", "root": "nowhere/NYUDv2"}}
     experiment = Experiment.parse({**SMALL, "data": data, "clients": [{"data": "nyud", "tasks": ["depth"]}]})
-    with pytest.raises(UserError, match=r"data\.nyud\.root: .* got no folder nowhere/NYUDv2"):
+    with pytest.raises(UserError, match=r"data\.nyud\.root: .* got none at nowhere/NYUDv2"):
         open_data(experiment)
 
 

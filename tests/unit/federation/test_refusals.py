@@ -177,7 +177,7 @@ def spoil_image(root):
     sorted((root / "images").iterdir())[-1].write_bytes(b"no image")
 
 
-@pytest.mark.parametrize(("spoil", "said"), [(shutil.rmtree, "got no folder"), (spoil_image, "expected an RGB image")])
+@pytest.mark.parametrize(("spoil", "said"), [(shutil.rmtree, "expected a folder"), (spoil_image, "expected an RGB image")])
 def test_a_run_whose_images_are_gone_stays_as_it_was(archive, tmp_path, spoil, said):
     shutil.copytree(archive, tmp_path / "archive")
     data = {"indoor": {"kind": "nyud", "root": str(tmp_path / "archive"), "size": [32, 32]}}
@@ -196,7 +196,7 @@ NOT_BEGUN = {
     "weights that are not there": ({"model": {"encoder": {"weights": "nowhere.pth"}}}, "got no file 'nowhere.pth'"),
     "a device that is not there": ({"devices": ["cuda:7"]}, "devices: 'cuda:7' does not exist"),
     "too large a batch": ({"training": {"batch_size": 64}}, "expected at least training.batch_size = 64"),
-    "no archive": ({"data": {"indoor": NOWHERE}, "clients": SETTINGS["clients"][2:]}, "got no folder nowhere"),
+    "no archive": ({"data": {"indoor": NOWHERE}, "clients": SETTINGS["clients"][2:]}, "got none at nowhere"),
 }
 
 
