@@ -177,7 +177,9 @@ def spoil_image(root):
     sorted((root / "images").iterdir())[-1].write_bytes(b"no image")
 
 
-@pytest.mark.parametrize(("spoil", "said"), [(shutil.rmtree, "expected a folder"), (spoil_image, "expected an RGB image")])
+@pytest.mark.parametrize(
+    ("spoil", "said"), [(shutil.rmtree, "expected a folder"), (spoil_image, "expected an RGB image")]
+)
 def test_a_run_whose_images_are_gone_stays_as_it_was(archive, tmp_path, spoil, said):
     shutil.copytree(archive, tmp_path / "archive")
     data = {"indoor": {"kind": "nyud", "root": str(tmp_path / "archive"), "size": [32, 32]}}
