@@ -29,7 +29,7 @@ def test_it_has_the_parameters_of_the_released_decoder_and_head():
 
 
 def test_the_mean_reaches_every_pixel(rng):
-    decoder = DeepLab([4, 4], 8, stride=8).eval()
+    decoder = DeepLab([4, 4], 64, stride=8).eval()  # of 8 units, all may be 0
     image = torch.randn(1, 4, 40, 40, generator=rng, requires_grad=True)
     decoder([torch.zeros(1, 4, 80, 80), image])[0, :, 0, 0].sum().backward()
     assert image.grad[..., -1, -1].abs().sum() > 0
