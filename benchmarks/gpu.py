@@ -21,7 +21,7 @@ from fedhca2.clients import Client, DeviceSlot, on_device
 from fedhca2.clients.precompile import CACHE, precompile
 from fedhca2.clients.training import LocalTerms, set_mode, take_step
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.guard import Guard
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.server import Deliveries, Server
@@ -66,7 +66,7 @@ def plain_row(client: Client) -> Row:
 def clients_at(slot: DeviceSlot, setting: Experiment) -> list[Client]:
     """Build the clients of an experiment."""
     data = open_data(setting)
-    return build_clients(setting, data, assign_shards(setting, data), slot)
+    return [plan.build() for plan in plan_clients(setting, data, assign_shards(setting, data), slot)]
 
 
 def built(settings: list[str]) -> tuple[Experiment, list[Client]]:

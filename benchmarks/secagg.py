@@ -33,7 +33,7 @@ from fedhca2.aggregation import conflict_averse_mixing
 from fedhca2.aggregation.rows import Projection
 from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.flower.local import run_local
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.in_process import InProcess
@@ -229,7 +229,8 @@ def sketch() -> None:
     """Compare sketches of real updates of six small clients; fifty projections for each sketch size."""
     experiment = small({"name": "fedhca2", "decoder": None}, None, 1)
     data = open_data(experiment)
-    fleet = InProcess(build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu"))))
+    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
+    fleet = InProcess([plan.build() for plan in plans])
     orders = {name: Order(0, upload={"encoder": "updates"}) for name in fleet.profiles}
     updates = torch.stack([reply.rows[ENCODER] for reply in fleet.perform(orders, lambda *_: None).values()]).double()
     gram, numel = updates @ updates.T, updates.shape[1]

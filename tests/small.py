@@ -5,7 +5,7 @@ import torch
 from fedhca2.aggregation import CommonUpdate, ServerAdam, SignAgreement, TrimmedMean
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment.build import plan_clients
 from fedhca2.methods import METHODS
 from tiny_encoder import TINY
 
@@ -45,5 +45,5 @@ def small(**changes: object) -> Experiment:
 def clients(experiment: Experiment) -> dict[str, Client]:
     """Its clients, on the CPU."""
     data = open_data(experiment)
-    built = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
-    return {client.name: client for client in built}
+    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
+    return {plan.profile.client: plan.build() for plan in plans}

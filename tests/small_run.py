@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, OpenData, assign_shards
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.run import resume, run
 from fedhca2.run_folder.records import Watcher
 from tiny_encoder import TINY
@@ -104,5 +104,5 @@ def same_models(one, other):
 def clients_of(experiment):
     """The clients of an experiment by name."""
     data = open_data_once(experiment)
-    clients = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
-    return {client.name: client for client in clients}
+    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
+    return {plan.profile.client: plan.build() for plan in plans}

@@ -213,8 +213,7 @@ class Run:
             metric = {"metric": one.ours.metric, "unit": one.ours.unit, "higher_is_better": one.ours.higher_is_better}
             who = {"client": one.client, "group": self.files.kinds[one.client], "task": one.task, **metric}
             others = {"alone": one.alone.value if one.alone else nan, "trivial": one.ours.trivial}
-            score = {"score": one.ours.value, **others, "gain": one.gain, "counts": one.ours.counts}
-            records.append({**who, **score})
+            records.append({**who, "score": one.ours.value, **others, "gain": one.gain, "counts": one.ours.counts})
         return records
 
     def history(self) -> Records:

@@ -8,7 +8,7 @@ import torch
 
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
@@ -96,7 +96,7 @@ def data():
 def clients_of(method, clients=MIXED, rounds=2, shards=None):
     experiment = experiment_of(method, clients, rounds)
     shards = shards or assign_shards(experiment, data())
-    return build_clients(experiment, data(), shards, DeviceSlot(torch.device("cpu")))
+    return [plan.build() for plan in plan_clients(experiment, data(), shards, DeviceSlot(torch.device("cpu")))]
 
 
 def federate(method, clients=MIXED, rounds=2, shards=None):

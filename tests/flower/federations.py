@@ -8,7 +8,7 @@ from in_process_grid import InProcessGrid
 
 from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SiteConfig, SiteSums
 from fedhca2.federation.flower.deploy.worker import make_app
@@ -71,8 +71,8 @@ def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
 def in_memory(experiment, without=""):
     """Models and scores of the same experiment in one process, perhaps without a client."""
     data = open_data(experiment)
-    clients = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU))
-    clients = [client for client in clients if client.name != without]
+    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU))
+    clients = [plan.build() for plan in plans if plan.profile.client != without]
     fleet = InProcess(clients)
     server = Server(experiment.resolved_method, fleet.profiles.values())
     guard = Guard(server, tasks=experiment.task_set)

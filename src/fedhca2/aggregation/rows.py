@@ -110,7 +110,7 @@ class PlainRows:
         Gives the first column of each block too. A block is overwritten by the next, so memory is bounded, also if rows
         are in files.
         """
-        room = torch.empty(len(self.data), min(columns, stop - start), dtype=dtype, device=self.device)
+        room = _buffer(len(self.data), min(columns, stop - start), dtype, self.device)
         ahead = max(1, (1 << 19) // columns) * columns  # files are announced a megabyte at a time
         for first in range(start, stop, columns):
             last = min(first + columns, stop)
@@ -321,6 +321,13 @@ def _ask_for_large_pages(tensor: Tensor) -> None:
     """Ask for large pages for memory that was not written yet: getting small pages takes longer than writing them."""
     if tensor.nbytes >= 1 << 22 and hasattr(mmap, "MADV_HUGEPAGE"):
         _advise(tensor, mmap.MADV_HUGEPAGE)  # a system without them may refuse
+
+
+def _buffer(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A buffer [rows, columns]; on a CPU it returns to the system when freed; an allocator might keep it."""
+    if device.type != "cpu":
+        return torch.empty(rows, columns, dtype=dtype, device=device)
+    return torch.frombuffer(mmap.mmap(-1, rows * columns * dtype.itemsize), dtype=dtype).view(rows, columns)
 
 
 def return_freed_memory() -> None:

@@ -205,13 +205,6 @@ def plan_clients(
     return plans
 
 
-def build_clients(
-    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], place: DeviceSlot
-) -> list[Client]:
-    """Build all clients of an experiment at one device slot."""
-    return [plan.build() for plan in plan_clients(experiment, data, shards, place)]
-
-
 def build_client(experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, place: DeviceSlot) -> Client:
     """Build one client with its own images, decoders and heads."""
     steps = spec.steps_in_round(len(shard.train) // experiment.training.batch_size)

@@ -46,7 +46,6 @@ def listed(folder: Path) -> ListedRun:
     run = RunFiles(folder)
     try:
         result = run.recorded_result
-        origin = (result and result.origin) or {}
         begun = datetime.fromtimestamp(run.config_file.stat().st_mtime, UTC).isoformat(timespec="seconds")
         return ListedRun(
             folder,
@@ -57,7 +56,7 @@ def listed(folder: Path) -> ListedRun:
             round=max((event["round"] + 1 for event in run.of("round")), default=0),
             rounds=run.rounds,
             delta_m=_gain(run, result),
-            started=str(origin.get("started") or begun),
+            started=result.origin["started"] if result and result.origin else begun,
         )
     except (OSError, UserError):  # damaged, or not ours to read; the list goes on
         return ListedRun(folder, "unreadable")

@@ -15,7 +15,7 @@ from statistics import fmean, pstdev
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedhca2.clients.privacy import DELTA, audited_epsilon, epsilon
 from fedhca2.metrics import delta_m, relative_gain
@@ -29,6 +29,12 @@ Score = Annotated[float, BeforeValidator(lambda value: nan if value is None else
 Scores = dict[str, dict[str, dict[str, Score]]]  # {client: {task: {metric: value}}}, the headline metric first
 Scored = Literal["train", "val", "test"]  # the images that scores are on
 Count = Annotated[int, Field(ge=0)]
+
+
+def _known_start(origin: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(origin.get("command"), str) or not datetime.fromisoformat(str(origin.get("started"))):
+        raise ValueError(f"expected a text as command, got {origin.get('command')!r:.80}")
+    return origin
 
 
 class Result(BaseModel):
@@ -78,7 +84,7 @@ class Result(BaseModel):
     missing: dict[str, str] = {}
     epsilon: float | None = None
     privacy: dict[str, Any] | None = None  # the output of `privacy_spent` for every client
-    origin: dict[str, Any] | None = None  # the output of `origin`
+    origin: Annotated[dict[str, Any], AfterValidator(_known_start)] | None = None  # the output of `origin`
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""

@@ -11,7 +11,7 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.configs import built_in_names
 from fedhca2.data import ScenesData
 from fedhca2.experiment import Experiment, OpenData, assign_shards
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from fedhca2.models import ModelConfig, MultiTaskModel
@@ -80,7 +80,7 @@ def short_round(experiment):
     """Run a round of a small version of an experiment; return its clients, what they sent and got, and the record."""
     data = {key: scenes(config.domain, experiment.task_set) for key, config in experiment.data.items()}
     shards = {key: first(shard) for key, shard in assign_shards(experiment, data).items()}
-    clients = build_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
+    clients = [plan.build() for plan in plan_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))]
     server = Server(experiment.resolved_method, [client.profile for client in clients])
     uploads = {client.name: server.uploads(client.name, 0) for client in clients}
     replies = [client.perform(Order(0, {}, upload=uploads[client.name])) for client in clients]

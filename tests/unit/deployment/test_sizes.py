@@ -11,7 +11,7 @@ from fedhca2.deployment import Trained
 from fedhca2.deployment.export import export, exported
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment.build import plan_clients
 from fedhca2.tasks import get_task
 from small_run import SETTINGS
 from tiny_encoder import TINY
@@ -46,7 +46,8 @@ def made(folder, size, image=None, **changes):
     model = {"encoder": {"name": "swin_micro"}, "decoder_width": 8}
     experiment = Experiment.parse({**SETTINGS, "model": model, "data": data, "clients": clients, **changes})
     opened = open_data(experiment)
-    (client,) = build_clients(experiment, opened, assign_shards(experiment, opened), DeviceSlot(torch.device("cpu")))
+    (plan,) = plan_clients(experiment, opened, assign_shards(experiment, opened), DeviceSlot(torch.device("cpu")))
+    client = plan.build()
     run = folder / "run"
     (run / "models").mkdir(parents=True)
     (run / "config.yaml").write_text(experiment.to_yaml())

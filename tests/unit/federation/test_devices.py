@@ -9,7 +9,7 @@ import torch
 from fedhca2.clients import DeviceSlot
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import ClientPlan, build_clients, plan_clients, step_kind
+from fedhca2.experiment.build import ClientPlan, plan_clients, step_kind
 from fedhca2.federation.client_store import ClientStore
 from fedhca2.federation.in_process import InProcess, choose_devices
 from fedhca2.federation.rounds import run_rounds
@@ -24,7 +24,7 @@ def models(devices):
     experiment = small(model={"encoder": {"name": "swin_micro", "drop_path": 0.2}})
     data = open_data(experiment)
     places = [DeviceSlot(CPU) for _ in range(devices)]
-    clients = build_clients(experiment, data, assign_shards(experiment, data), places[0])
+    clients = [plan.build() for plan in plan_clients(experiment, data, assign_shards(experiment, data), places[0])]
     fleet = InProcess(clients, places)
     server = Server(experiment.resolved_method, fleet.profiles.values())
     run_rounds(server, fleet, 2, 0, Watcher())

@@ -49,6 +49,8 @@ RESULTS = [
     ("name", 3),
     ("skipped", {"road": 3}),
     ("origin", "here"),
+    ("origin", {"command": "fedhca2 run", "started": "now"}),
+    ("origin", {"command": ["fedhca2"], "started": "2026-11-18T13:16:34+00:00"}),
 ]
 
 
