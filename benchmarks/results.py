@@ -245,9 +245,10 @@ class Page:
         """Methods with any settings, over all targets."""
         return gains_over_targets(self.runs.that_change(name, METHOD))
 
-    def targets(self, name):
-        """The gain of each client's task with each method that was run with all seeds."""
-        return gains_of_tasks(self.runs.that_change(name, METHOD))
+    def targets(self, name, *methods):
+        """The gain of each client's task with these methods, if they were run with all seeds."""
+        runs = self.runs.that_change(name, METHOD)
+        return gains_of_tasks([run for run in runs if run.method in (LOCAL, *methods)])
 
     def families(self, name):
         """The gain of families of targets among all companies, and among their family alone."""

@@ -83,7 +83,7 @@ EARTH_METHODS = ("local", "fedper", "fedpull", "fedhca2", "pooled")
 MOLECULES = ("molecules_10", "molecules_few", "molecules_families")
 SCAFFOLDS = ("molecules_10_scaffolds", "molecules_families_scaffolds")  # with scores on molecules that nobody has
 LATE = ["method.until=0.75"]
-MOLECULES_METHODS = ("local", "fedpull", "fedper", "fedhca2", "pooled", "fedavg", "fedprox", "ditto", "fedamp", "matfl")
+SCAFFOLDS_METHODS = ("local", "fedpull", "fedper", "fedhca2", "pooled")
 MOLECULES_SEEDS = 5
 # Who takes part. A client has 500 images outdoors and 400 or 500 indoors, or 100 if there are a hundred clients.
 OUTDOOR = {"data": "outdoor", "split": ["semseg", "human_parts", "sal", "normals", "edge"]}
@@ -225,17 +225,15 @@ def earth():
 
 def molecules():
     """Companies with molecules, with `fedpull` also as it did best in plain PyTorch, and families of targets alone."""
-    first, others = MOLECULES_METHODS[:5], MOLECULES_METHODS[5:]
     for seed in range(MOLECULES_SEEDS):
         for experiment in (*MOLECULES, *SCAFFOLDS):
-            yield from (job(experiment, method, seed, []) for method in first)
             yield job(experiment, "fedpull", seed, LATE, "late")
         for experiment in (MOLECULES[-1], SCAFFOLDS[-1]):
             for name, settings in families(experiment).items():
                 yield from (job(experiment, method, seed, settings, name) for method in ("pooled", "fedper"))
                 yield job(experiment, "fedpull", seed, [*LATE, *settings], f"{name}-late")
-    yield from each(MOLECULES, others, seeds=MOLECULES_SEEDS)
-    yield from each(["molecules_few"], [method for method in METHODS if method not in MOLECULES_METHODS], seeds=1)
+    yield from each(SCAFFOLDS, SCAFFOLDS_METHODS, seeds=MOLECULES_SEEDS)
+    yield from each(MOLECULES, METHODS, seeds=MOLECULES_SEEDS)
 
 
 def families(experiment):
