@@ -13,9 +13,7 @@ from fedhca2.params import Layout, Part, Slot
 
 Kind = Literal["updates", "parameters"]
 Base = Literal["trained", "start", "nothing"]
-BatchNorm = Literal[
-    "local", "average", "recalibrate"
-]  # how running statistics are handled when parameters are aggregated
+BatchNorm = Literal["local", "average", "recalibrate"]  # what aggregation does with running statistics
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,7 @@ from fedhca2.messages import Delivery
 from fedhca2.params import Part
 
 Anchor = Literal["none", "start", "received"]
-Kept = Mapping[
-    str, Tensor
-]  # what a client keeps of one shared slot from one round to the next, by name; empty at first
+Kept = Mapping[str, Tensor]  # what a client keeps of a shared slot between rounds, by name; empty at first
 ENCODER: frozenset[Part] = frozenset({"encoder", "encoder_norms"})
 DECODER_AND_HEAD: frozenset[Part] = frozenset({"decoder", "decoder_norms", "head"})
 

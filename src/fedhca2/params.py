@@ -112,22 +112,6 @@ def layouts(model: Slotted) -> dict[Slot, Layout]:
 
 
 @torch.no_grad()
-def concatenate(tensors: Sequence[Tensor]) -> Tensor:
-    """A new row of all values of tensors of one type.
-
-    >>> concatenate([torch.tensor([[1, 2]]), torch.tensor(3)])
-    tensor([1, 2, 3])
-    """
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
-@torch.no_grad()
-def split_like(row: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Views of a row with the shapes of these tensors."""
-    parts = torch.split(row, [tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
-
-
 def copy_packed(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor] = lambda packed: packed) -> list[Tensor]:
     """Copies of tensors, which are moved side by side: one move for each type.
 
@@ -140,9 +124,10 @@ def copy_packed(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor] = la
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         own = {number: tensor for number, tensor in enumerate(tensors) if tensor.dtype == dtype}
         unit = 256 // dtype.itemsize
-        pieces = [piece for each in own.values() for piece in (each, _gap(-each.numel() % unit, dtype, each.device))]
-        parts = split_like(move(concatenate(pieces)), pieces)[::2]
-        copies |= {number: part.data for number, part in zip(own, parts, strict=True)}
+        gaps = [_gap(-each.numel() % unit, dtype, each.device) for each in own.values()]
+        pieces = [piece.reshape(-1) for pair in zip(own.values(), gaps, strict=True) for piece in pair]
+        parts = torch.split(move(torch.cat(pieces)), [len(piece) for piece in pieces])[::2]
+        copies |= {number: part.view(own[number].shape).data for number, part in zip(own, parts, strict=True)}
     return [copies[number] for number in range(len(tensors))]
 
 
@@ -166,9 +151,10 @@ def copy_values(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         torch._foreach_copy_(list(targets), list(sources))
 
 
+@torch.no_grad()
 def flatten(tensors: Mapping[str, Tensor], layout: Layout) -> Tensor:
     """Copy these tensors into a new row."""
-    return concatenate([tensors[name] for name in layout.names])
+    return torch.cat([tensors[name].reshape(-1) for name in layout.names])
 
 
 def unflatten(row: Tensor, layout: Layout) -> dict[str, Tensor]:
@@ -177,11 +163,9 @@ def unflatten(row: Tensor, layout: Layout) -> dict[str, Tensor]:
     return {name: piece.view(shape) for name, piece, shape in zip(layout.names, pieces, layout.shapes, strict=True)}
 
 
-@torch.no_grad()
 def assign(tensors: Mapping[str, Tensor], row: Tensor, layout: Layout) -> None:
     """Copy a row into these tensors."""
-    targets = [tensors[name] for name in layout.names]
-    copy_values(targets, split_like(row, targets))
+    copy_values([tensors[name] for name in layout.names], list(unflatten(row, layout).values()))
 
 
 def row_product(a: Tensor, b: Tensor) -> float:

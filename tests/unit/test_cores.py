@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from select import select
 
 import pytest
 
@@ -18,10 +19,6 @@ with one_per_core(Path(sys.argv[1])):
     print("at work", flush=True)
     sys.stdin.read()
 """
-
-
-def test_the_cores_that_the_system_allows():
-    assert usable_cores() == sorted(os.sched_getaffinity(0))
 
 
 def test_all_cores_where_the_system_does_not_say(monkeypatch):
@@ -54,50 +51,48 @@ def test_a_process_that_has_ended_is_left_alone():
 
 
 @pytest.fixture
-def at_work(tmp_path):
-    """Start another process that takes a core."""
+def start(tmp_path):
+    """Starts another process that waits for a core, of those of a folder."""
     processes = []
 
-    def start():
+    def started(folder=tmp_path):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        processes.append(subprocess.Popen([sys.executable, "-c", WORK, str(tmp_path)], **pipes))
-        assert processes[-1].stdout.readline() == "at work\n"
+        processes.append(subprocess.Popen([sys.executable, "-c", WORK, str(folder)], **pipes))
         return processes[-1]
 
-    yield start
+    yield started
     for process in processes:
         process.kill()
         process.communicate()
 
 
-def got_a_core(folder, seconds):
-    """Whether another process gets a core in this time."""
-    with subprocess.Popen(
-        [sys.executable, "-c", WORK, str(folder)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    ) as process:
-        try:
-            return process.wait(seconds) == 0
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return False
+def has_a_core(process, seconds=30):
+    """Whether a process gets a core in this time."""
+    there, _, _ = select([process.stdout], [], [], seconds)
+    return bool(there) and process.stdout.readline() == "at work\n"
 
 
-def test_as_many_work_as_there_are_cores(at_work, tmp_path):
-    *_, last = [at_work() for _ in usable_cores()]
-    assert not got_a_core(tmp_path, 2)
-    last.communicate()  # ends its input
-    assert got_a_core(tmp_path, 30)
+@pytest.fixture
+def at_work(start):
+    """As many processes as there are cores, which all have one."""
+    processes = [start() for _ in usable_cores()]
+    assert all(map(has_a_core, processes))
+    return processes
 
 
-def test_a_process_that_dies_leaves_its_core(at_work, tmp_path):
-    first, *_ = [at_work() for _ in usable_cores()]
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    assert got_a_core(tmp_path, 30)
+def test_as_many_work_as_there_are_cores(at_work, start):
+    waiting = start()
+    assert not has_a_core(waiting, 2)
+    at_work[0].communicate()  # ends its input
+    assert has_a_core(waiting)
 
 
-def test_others_with_another_folder_do_not_count(at_work, tmp_path):
-    for _ in usable_cores():
-        at_work()
+def test_a_process_that_dies_leaves_its_core(at_work, start):
+    at_work[0].send_signal(signal.SIGKILL)
+    at_work[0].wait()
+    assert has_a_core(start())
+
+
+def test_others_with_another_folder_do_not_count(at_work, start, tmp_path):
     (tmp_path / "other").mkdir()
-    assert got_a_core(tmp_path / "other", 30)
+    assert has_a_core(start(tmp_path / "other"))

@@ -1,66 +1,73 @@
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
-from fedhca2.params import Layout, Slot, add_scaled, assign, flatten, layer_products, row_product, unflatten
+from fedhca2.params import (
+    Layout,
+    Slot,
+    add_scaled,
+    assign,
+    copy_packed,
+    flatten,
+    layer_products,
+    row_product,
+    unflatten,
+)
 
 LAYOUT = Layout(("a.weight", "a.bias", "b.weight"), ((2, 3), (2,), (4,)))
 
 
-def tensors(rng):
-    return {name: torch.randn(shape, generator=rng) for name, shape in zip(LAYOUT.names, LAYOUT.shapes, strict=True)}
+@pytest.fixture
+def values(rng):
+    return {
+        name: nn.Parameter(torch.randn(shape, generator=rng))
+        for name, shape in zip(LAYOUT.names, LAYOUT.shapes, strict=True)
+    }
 
 
-def test_unflatten_undoes_flatten(rng):
-    values = tensors(rng)
-    for name, value in unflatten(flatten(values, LAYOUT), LAYOUT).items():
-        assert_close(value, values[name])
+@pytest.fixture
+def pair(rng):
+    return torch.randn(2, LAYOUT.numel, generator=rng)
 
 
-def test_flatten_goes_by_name_and_not_by_order(rng):
-    values = tensors(rng)
-    assert_close(flatten(dict(reversed(values.items())), LAYOUT), flatten(values, LAYOUT))
+def test_a_row_comes_apart_into_what_it_was_made_of(values):
+    row = flatten(dict(reversed(values.items())), LAYOUT)  # it goes by name and not by order
+    assert not row.requires_grad
+    assert all(piece.equal(values[name]) for name, piece in unflatten(row, LAYOUT).items())
 
 
-def test_a_row_is_a_copy(rng):
-    values = tensors(rng)
+def test_a_row_is_a_copy(values):
     flatten(values, LAYOUT).zero_()
     assert all(value.any() for value in values.values())
 
 
-def test_assign_writes_a_row_into_parameters(rng):
-    values = {name: torch.nn.Parameter(value) for name, value in tensors(rng).items()}
+def test_assign_writes_a_row_into_parameters(values):
     row = torch.arange(LAYOUT.numel, dtype=torch.float32)
     assign(values, row, LAYOUT)
     assert_close(flatten(values, LAYOUT), row)
 
 
-def test_layer_products_sum_to_the_inner_product(rng):
-    a, b = torch.randn(2, LAYOUT.numel, generator=rng)
-    assert_close(layer_products(a, b, LAYOUT).sum(), a.double() @ b.double())
+def test_a_layer_has_weight_and_bias(pair):
+    a, b = pair.double()
+    assert_close(layer_products(*pair, LAYOUT), torch.stack([a[:8] @ b[:8], a[8:] @ b[8:]]))
 
 
-def test_a_product_of_rows_is_taken_piece_by_piece_in_float64(rng, monkeypatch):
-    a, b = torch.randn(2, LAYOUT.numel, generator=rng)
+def test_a_product_of_rows_is_taken_piece_by_piece_in_float64(pair, monkeypatch):
+    a, b = pair.double()
     monkeypatch.setattr("fedhca2.params.TOGETHER", 3)
-    assert_close(row_product(a, b), float(a.double() @ b.double()), rtol=1e-12, atol=0)
+    assert_close(row_product(*pair), float(a @ b), rtol=1e-12, atol=0)
 
 
-def test_a_layer_has_weight_and_bias(rng):
-    a, b = torch.randn(2, LAYOUT.numel, generator=rng)
-    assert_close(layer_products(a, b, LAYOUT)[0], a[:8].double() @ b[:8].double())
+def test_equal_scales_per_layer_are_one_scale(pair):
+    scales = torch.tensor([0.3, 0.3]), torch.tensor([0.3])
+    assert_close(*(add_scaled(*pair, scale, LAYOUT) for scale in scales))
 
 
-def test_equal_scales_per_layer_are_one_scale(rng):
-    a, b = torch.randn(2, LAYOUT.numel, generator=rng)
-    assert_close(add_scaled(a, b, torch.tensor([0.3, 0.3]), LAYOUT), add_scaled(a, b, torch.tensor([0.3]), LAYOUT))
-
-
-def test_add_scaled_leaves_its_arguments(rng):
-    a, b = torch.randn(2, LAYOUT.numel, generator=rng)
-    before = a.clone(), b.clone()
-    add_scaled(a, b, torch.tensor([0.5, 2.0]), LAYOUT)
-    assert_close((a, b), before)
+def test_add_scaled_leaves_its_arguments(pair):
+    before = pair.clone()
+    add_scaled(*pair, torch.tensor([0.5, 2.0]), LAYOUT)
+    assert_close(pair, before)
 
 
 @pytest.mark.parametrize("text", ["encoder", "decoder.semseg", "head.depth", "encoder_norms", "decoder_norms.edge"])
@@ -72,3 +79,32 @@ def test_a_slot_is_read_as_it_is_written(text):
 def test_what_is_no_slot_is_refused(text):
     with pytest.raises(ValueError, match="expected one of encoder"):
         Slot.parse(text)
+
+
+MIXED = [torch.tensor(1), torch.ones(3, 2), torch.empty(0), torch.tensor([True]), torch.ones(300, dtype=torch.bfloat16)]
+
+
+def test_packed_copies_keep_their_values_types_and_order():
+    copies = copy_packed(MIXED)
+    assert all(
+        copy.equal(original) and copy.dtype == original.dtype for copy, original in zip(copies, MIXED, strict=True)
+    )
+
+
+def test_tensors_of_one_type_are_moved_at_once_and_are_aligned_as_new_ones_are():
+    sources = []
+    copies = copy_packed(
+        [torch.ones(3), torch.ones(5, 7), torch.ones(2)], lambda packed: sources.append(packed) or packed
+    )
+    assert len(sources) == 1
+    assert {(copy.data_ptr() - copies[0].data_ptr()) % 256 for copy in copies} == {0}
+
+
+def test_a_copy_may_change_while_autograd_holds_another():
+    """As with a counter of batches, which is counted up between an index's use and its gradient."""
+    index, counter = copy_packed([torch.tensor([0, 1, 1]), torch.tensor(7)], torch.clone)
+    weight = nn.Parameter(torch.ones(2))
+    taken = weight[index] * 2
+    counter.add_(1)
+    taken.sum().backward()
+    assert weight.grad.tolist() == [2, 4]

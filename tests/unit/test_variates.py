@@ -6,8 +6,8 @@ import torch
 
 from fedhca2.aggregation import Member, Rows
 from fedhca2.messages import Addend, Delivery
-from fedhca2.methods import METHODS, resolve
-from fedhca2.objectives import Attracted, ControlVariate, Dynamic, Objective
+from fedhca2.methods import resolve
+from fedhca2.objectives import ControlVariate, Dynamic
 from fedhca2.params import Layout
 
 DICE = np.random.default_rng(0)
@@ -93,13 +93,6 @@ def test_scaffold_finds_the_minimum_of_the_sum_which_plain_averaging_misses():
     assert far["scaffold"] < far["fednova"]
 
 
-def test_a_correction_is_the_difference_between_the_mean_directions():
-    local, update, mean = ControlVariate(), torch.tensor([-2.0, 0.0]), torch.tensor([0.0, -1.0])
-    kept = local.learn({}, update, 4, 0.5)
-    _, kept = local.take(kept, torch.zeros(2), Delivery("start", (Addend(mean, (4.0,)),)))
-    torch.testing.assert_close(local.drift(kept), torch.tensor([-1.0, 2.0]))  # (0, 2) of all, (1, 0) of its own
-
-
 def test_with_few_clients_in_a_round_the_mean_direction_changes_by_their_share():
     local, zero = ControlVariate(share=0.25), torch.zeros(1)
     kept = local.learn({}, zero, 1, 1.0)
@@ -110,12 +103,6 @@ def test_with_few_clients_in_a_round_the_mean_direction_changes_by_their_share()
 
 def test_nothing_is_learned_from_steps_without_a_length():
     assert ControlVariate().learn({}, torch.zeros(2), 4, 0.0) == {}
-
-
-@pytest.mark.parametrize("local", [Objective(), Attracted(), METHODS["fedprox"].local])
-def test_other_objectives_keep_nothing(local):
-    assert not local.keeps
-    assert (local.drift({}), local.shift({})) == (None, None)
 
 
 @pytest.mark.parametrize("local", [ControlVariate(), Dynamic()])

@@ -15,19 +15,19 @@ from torch import Tensor
 
 from fedhca2.clients.device import DeviceSlot, on_device
 from fedhca2.clients.evaluation import BestModel, evaluate, mean_loss, recalibrate, trivial_scores
-from fedhca2.clients.exchange import DeclinedError, Exchange, FirstRow, RowLimits, divergence, first_rows
+from fedhca2.clients.exchange import DeclinedError, Exchange, FirstRow, RowLimits, divergence
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.training import Learner, LocalTerms, Training
 from fedhca2.data.batches import Batch, Batches, one_early
 from fedhca2.messages import BatchNorm, Effect, Order, Profile, Reply
 from fedhca2.models.layers import draw_keep
-from fedhca2.models.multitask import MultiTaskModel, fingerprint, slot_prefix
+from fedhca2.models.multitask import MultiTaskModel, slot_prefix
 from fedhca2.objectives import Epoch, Objective
 from fedhca2.params import Part, Slot, copy_packed, unflatten
 from fedhca2.seeds import derive
 from fedhca2.tasks import LabelSpace
-from fedhca2.tasks.task import TRIVIAL, class_digests
+from fedhca2.tasks.task import TRIVIAL
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in total, loss of the last one
 Turn = tuple[Epoch, Learner, Iterator[Batch]]  # an epoch of one model
@@ -37,7 +37,6 @@ Turn = tuple[Epoch, Learner, Iterator[Batch]]  # an epoch of one model
 class LocalData:
     """A client's images, and how often it uses them."""
 
-    dataset: str
     train: Batches
     val: Batches
     rounds: int
@@ -65,50 +64,35 @@ class Client:
 
     def __init__(
         self,
-        name: str,
+        profile: Profile,
         model: MultiTaskModel,
         data: LocalData,
         training: Training,
         *,
         objective: Objective,
-        batch_norm: BatchNorm = "local",
-        privacy: Privacy | None = None,
-        others_noise: float = 0.0,
-        first: Mapping[Slot, FirstRow] | None = None,
+        batch_norm: BatchNorm,
+        privacy: Privacy,
+        others_noise: float,
+        first: Mapping[Slot, FirstRow],
         device_slot: DeviceSlot,
     ) -> None:
-        """`others_noise` is the standard deviation of the noise that others may add to each value.
-
-        `first` has the rows of its untrained model; by default those of `model`.
+        """:param others_noise: the standard deviation of the noise that others may add to each value.
+        :param first: the rows of its untrained model.
         """
-        self.name = name
-        self.data = data
-        self.objective = objective
-        self.batch_norm = batch_norm
-        self.privacy = privacy = privacy or Privacy()
-        self.training = training
-        self.device_slot = device_slot
-        self.first = first_rows(model) if first is None else first
-        limits = RowLimits(
-            self.first, training, len(data.train), data.steps, data.rounds, max(others_noise, privacy.deviation)
-        )
+        self.profile, self.name, self.layouts = profile, profile.client, profile.layouts
+        self.data, self.training, self.objective = data, training, objective
+        self.batch_norm, self.privacy, self.device_slot = batch_norm, privacy, device_slot
+        noise = max(others_noise, privacy.deviation)
+        limits = RowLimits(first, training, len(data.train), data.steps, data.rounds, noise)
         self.exchange = Exchange(model, privacy, limits.longest, objective)
-        self.layouts, self.backbone = self.exchange.layouts, fingerprint(model)
         self.best = BestModel()
         self.personal = Learner(model, training)
         self.shared = Learner(deepcopy(model), training) if self.objective.own_copy else self.personal
 
     @property
-    def profile(self) -> Profile:
-        """What the server may know."""
-        tasks = tuple(self.personal.model.decoders)
-        classes, samples = class_digests(tasks, self.data.train.data.labels), len(self.data.train.indices)
-        return Profile(self.name, self.data.dataset, tasks, samples, self.layouts, self.backbone, classes)
-
-    @property
     def load(self) -> int:
         """A rough measure of the work in a round: images times encoder and decoders."""
-        return self.steps * self.data.train.batch_size * (1 + len(self.personal.model.decoders))
+        return self.steps * self.data.train.batch_size * (1 + len(self.profile.tasks))
 
     @property
     def steps(self) -> int:
@@ -149,13 +133,14 @@ class Client:
             metrics = self._score(order) if order.evaluate else {}
             reply = Reply(self.name, order.round, metrics=metrics, effect=effect, failed=failed, declined=declined)
             if good and order.train:
-                outgoing = self.exchange.begin_training(self.shared.model, order)
+                self.exchange.begin_training(self.shared.model, order)
                 losses = self._train(turns, watch)
                 if failed := self._fault(losses, good):
                     reply = replace(reply, failed=failed)
                 else:
                     shown = {} if self.privacy.noise else losses  # noise does not cover losses
-                    rows, agreement = outgoing(self.steps, partial(self._mean_rate, order.round))
+                    rate = partial(self._mean_rate, order.round)
+                    rows, agreement = self.exchange.outgoing(self.shared.model, order, self.steps, rate)
                     reply = replace(reply, rows=rows, agreement=agreement, losses=shown, steps=self.steps)
             return replace(reply, seconds=perf_counter() - began)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 from secrets import token_bytes
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -70,23 +70,17 @@ def noise_reach(deviation: float, rounds: int, numel: int) -> float:
     return deviation * rounds * (sqrt(numel) + 6.0)
 
 
-@dataclass(frozen=True)
-class FirstRow:
+class FirstRow(NamedTuple):
     """A slot's row before any training: its number of values and its length."""
 
     numel: int
     length: float
 
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> "FirstRow":
-        """Measure the row of these tensors."""
-        length = get_total_norm([tensor.detach().float() for tensor in tensors.values()])
-        return cls(sum(tensor.numel() for tensor in tensors.values()), float(length))
-
 
 def first_rows(model: Slotted) -> dict[Slot, FirstRow]:
     """Measure the rows of all slots of an untrained model."""
-    return {slot: FirstRow.of(tensors) for slot, tensors in model.slots().items()}
+    rows = {slot: [tensor.detach().float() for tensor in tensors.values()] for slot, tensors in model.slots().items()}
+    return {slot: FirstRow(sum(map(torch.numel, row)), float(get_total_norm(row))) for slot, row in rows.items()}
 
 
 @dataclass(frozen=True)
@@ -180,24 +174,22 @@ class Exchange:
             row = add_scaled(row, addend.row, torch.tensor(addend.scale, dtype=torch.float64), layout)
         return row
 
-    def begin_training(self, model: Slotted, order: Order) -> Callable[[int, Rate], tuple[Rows, Agreement]]:
-        """Keep the values before training.
-
-        The returned function gives what to send when training has ended well, after some steps with a mean learning
-        rate for each part: rows, and the inner products of the updates with the rows received before.
-        """
+    def begin_training(self, model: Slotted, order: Order) -> None:
+        """Keep the values before training."""
         self.start = self.rows(model, {*self._uploads(order), *self.remembered})
         if self.objective.keeps:
             self.kept |= {slot: {} for slot in self._uploads(order) if slot not in self.kept}
 
-        def outgoing(steps: int, rate: Rate) -> tuple[Rows, Agreement]:
-            for slot, row in self.rows(model, self.kept).items():
-                update = row - self.start.get(slot, row)
-                self.kept[slot] = self.objective.learn(self.kept[slot], update, steps, rate(slot.part))
-            rows, updates = self._rows_and_updates(model, order)
-            return rows, {slot: self._agreement(slot, row) for slot, row in updates.items() if slot in self.remembered}
+    def outgoing(self, model: Slotted, order: Order, steps: int, rate: Rate) -> tuple[Rows, Agreement]:
+        """What to send when training has ended well, after some steps with a mean learning rate for each part.
 
-        return outgoing
+        These are rows, and the inner products of the updates with the rows received before.
+        """
+        for slot, row in self.rows(model, self.kept).items():
+            update = row - self.start.get(slot, row)
+            self.kept[slot] = self.objective.learn(self.kept[slot], update, steps, rate(slot.part))
+        rows, updates = self._rows_and_updates(model, order)
+        return rows, {slot: self._agreement(slot, row) for slot, row in updates.items() if slot in self.remembered}
 
     def anchors(self, model: Slotted) -> Rows:
         """The rows that local training is pulled towards, if it is."""
@@ -216,22 +208,18 @@ class Exchange:
     def _rows_and_updates(self, model: Slotted, order: Order) -> tuple[Rows, Rows]:
         """The rows to send, and the updates to measure agreement on."""
         uploads = self._uploads(order)
+        values = {slot for slot in uploads if order.upload[slot.part] == "parameters"}
         trained = self.rows(model, self.start)
         updates = {slot: trained[slot] - start for slot, start in self.start.items()}
-        wants_updates = {slot: order.upload[slot.part] == "updates" for slot in uploads}
         if not self.privacy.active:
-            return {slot: updates[slot] if wants_updates[slot] else trained[slot] for slot in uploads}, updates
+            return {slot: trained[slot] if slot in values else updates[slot] for slot in uploads}, updates
         # Parameters are sent as the value the server already knows plus a clipped and noised change, so what was
         # trained in earlier rounds is revealed only once. Agreement is measured on what is sent anyway.
-        changes = {
-            slot: updates[slot] if wants_updates[slot] else trained[slot] - self.published[slot] for slot in uploads
-        }
-        changes = privatise(changes, self.privacy, self.noise_key, order.round)
-        rows = {
-            slot: change if wants_updates[slot] else self.published[slot] + change for slot, change in changes.items()
-        }
-        self.published |= {slot: row for slot, row in rows.items() if not wants_updates[slot]}
-        return rows, {slot: row for slot, row in rows.items() if wants_updates[slot]}
+        changes = {slot: trained[slot] - self.published[slot] if slot in values else updates[slot] for slot in uploads}
+        rows = privatise(changes, self.privacy, self.noise_key, order.round)
+        self.published |= {slot: self.published[slot] + rows[slot] for slot in uploads if slot in values}
+        sent = {slot: self.published[slot] if slot in values else row for slot, row in rows.items()}
+        return sent, {slot: row for slot, row in rows.items() if slot not in values}
 
     def _agreement(self, slot: Slot, update: Tensor) -> tuple[float, ...]:
         """⟨last aggregated update, own update⟩ for each weight that scaled the former: minus the weight's gradient."""

@@ -145,8 +145,9 @@ class ClientPlan:
 
     def _client(self, model: MultiTaskModel) -> Client:
         experiment, method = self.experiment, self.experiment.resolved_method
+        assert self._first is not None
         return Client(
-            self.spec.name,
+            self.profile,
             model,
             self._local_data,
             experiment.training,
@@ -163,7 +164,6 @@ class ClientPlan:
         """The client's images, made once: those that stay on a GPU are found again, also by others of its kind."""
         experiment, data, shard, plan = self.experiment, self.data, self.shard, self.experiment.diagnostics
         return LocalData(
-            dataset=self.spec.data,
             train=self._batches(data.train.for_share(shard.dealt), shard.train),
             test=self._batches(data.val, shard.test) if shard.test else None,
             selects=experiment.select == "best",

@@ -101,10 +101,10 @@ def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int,
             order = Order(round, pending.get(client.name, {}), upload=server.uploads(client.name, round))
             model, exchange = client.shared.model, client.exchange
             exchange.receive(model, order)
-            outgoing = exchange.begin_training(model, order)
+            exchange.begin_training(model, order)
             for parameter in model.parameters():
                 parameter.data.add_(torch.randn_like(parameter), alpha=1e-3)  # instead of training
-            rows, agreement = outgoing(1, lambda part: 1.0)
+            rows, agreement = exchange.outgoing(model, order, 1, lambda part: 1.0)
             told = {} if client.privacy.noise else dict.fromkeys(model.decoders, 0.0)
             replies.append(Reply(client.name, round, rows=rows, agreement=agreement, losses=told))
             traffic[client.name] = replies[-1].nbytes, order.nbytes

@@ -176,7 +176,7 @@ class FlowerClient:
     def _perform(self, order: Order, header: Mapping[str, Any], fit: Fit) -> Reply:
         began = perf_counter()
         declined = self._take(order, header["rows"])
-        outgoing = self._exchange.begin_training(self.parts, order)
+        self._exchange.begin_training(self.parts, order)
         local = LocalRound(order.round, header["pull"], self._pulled())
         losses = {task: float(loss) for task, loss in fit(local).items()}
         if not set(losses) <= set(self.profile.tasks):
@@ -188,7 +188,7 @@ class FlowerClient:
         if fault := divergence(losses, self.parts.parameters()):
             self._restore(load_state(self._folder / STATE_FILE))
             return Reply(self.profile.client, order.round, failed=fault)
-        rows, agreement = outgoing(local.steps, lambda part: 0.0)
+        rows, agreement = self._exchange.outgoing(self.parts, order, local.steps, lambda part: 0.0)
         told = {"seconds": perf_counter() - began, "steps": local.steps, "declined": declined}
         reply = Reply(self.profile.client, order.round, rows, agreement, losses, **told)  # type: ignore[arg-type]
         self._round = order.round

@@ -1,6 +1,6 @@
 """A client's model: one encoder, and one decoder and one head per task."""
 
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -12,7 +12,7 @@ from fedhca2.models.config import ModelConfig
 from fedhca2.models.encoder import Encoder
 from fedhca2.models.layers import STRIDES, GivenDropout, GivenDropPath, VectorDecoder, resample
 from fedhca2.models.own import make
-from fedhca2.params import Part, Slot
+from fedhca2.params import ENCODER, Part, Slot
 from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, TaskSet
 
@@ -68,24 +68,21 @@ class MultiTaskModel(nn.Module):
 
     def slots(self) -> dict[Slot, dict[str, Tensor]]:
         """All tensors by slot, except those that are fixed or stay: parameters, and running statistics of norms."""
+        local = self.stays | {f"encoder.{name}" for name in self.encoder.fixed}
+        parts: dict[Slot, nn.Module] = {ENCODER: self.encoder}
+        parts |= {Slot("decoder", task): decoder for task, decoder in self.decoders.items()}
+        parts |= {Slot("head", task): head for task, head in self.heads.items()}
         slots: dict[Slot, dict[str, Tensor]] = {}
-        for part, task in [("encoder", ""), *(("decoder", task) for task in self.decoders)]:
-            module = self.get_submodule(slot_prefix(Slot(part, task)).removesuffix("."))  # type: ignore[arg-type]
-            fixed = self.encoder.fixed if part == "encoder" else frozenset[str]()
-            parameters = self._sent(slot_prefix(Slot(part, task)), module, fixed)  # type: ignore[arg-type]
+        for slot, module in parts.items():
+            prefix = slot_prefix(slot)
+            parameters = {name: value for name, value in module.named_parameters() if prefix + name not in local}
             norms = {name: value for name, value in module.named_buffers() if ".running_" in f".{name}"}
-            norms = {name: value for name, value in norms.items() if name not in fixed}
-            if parameters:
-                slots[Slot(part, task)] = parameters  # type: ignore[arg-type]
-            if norms:
-                slots[Slot(f"{part}_norms", task)] = norms  # type: ignore[arg-type]
-        heads = {Slot("head", task): head for task, head in self.heads.items()}
-        return slots | {slot: self._sent(slot_prefix(slot), head) for slot, head in heads.items()}
-
-    def _sent(self, prefix: str, module: nn.Module, fixed: Container[str] = ()) -> dict[str, Tensor]:
-        """The parameters of a part that neither are fixed nor stay."""
-        named = module.named_parameters()
-        return {name: value for name, value in named if name not in fixed and prefix + name not in self.stays}
+            norms = {name: value for name, value in norms.items() if prefix + name not in local}
+            if parameters or slot.part == "head":
+                slots[slot] = {**parameters}
+            if norms and slot.statistics:
+                slots[slot.statistics] = norms
+        return slots
 
     def keep_norms(self) -> None:
         """From now on, parameters of normalisation layers stay with the client."""

@@ -119,12 +119,29 @@ def _existing(path: Path) -> Path:
 
 def to_timm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename the tensors of a backbone to timm's names: from timm, mmseg (UPerNet) or the authors of Swin."""
-    renamed = _without_prefixes(tensors)
+    renamed = dict(tensors)
+    for prefix in ("module.", "model.", "backbone.", "encoder."):
+        if any(name.startswith(prefix) for name in renamed):
+            renamed = {name.removeprefix(prefix): value for name, value in renamed.items() if name.startswith(prefix)}
     if any("attn.w_msa." in name for name in renamed):
-        renamed = dict(_from_mmseg(name, tensor) for name, tensor in renamed.items())
-    if any(name.startswith("layers.0.downsample.") for name in renamed):
-        renamed = {_at_next_stage(name): tensor for name, tensor in renamed.items()}
+        renamed = {
+            _from_mmseg(name): reordered_merging(value) if ".downsample." in name else value
+            for name, value in renamed.items()
+        }
+    if any(
+        name.startswith("layers.0.downsample.") for name in renamed
+    ):  # timm merges patches at the next stage's start
+        stage = re.compile(r"(?<=^layers\.)\d+(?=\.downsample\.)")
+        renamed = {stage.sub(lambda own: str(int(own[0]) + 1), name): value for name, value in renamed.items()}
     return renamed
+
+
+def _from_mmseg(name: str) -> str:
+    words = {"patch_embed.projection.": "patch_embed.proj.", "stages.": "layers.", "attn.w_msa.": "attn."}
+    words |= {"ffn.layers.0.0.": "mlp.fc1.", "ffn.layers.1.": "mlp.fc2."}
+    for theirs, ours in words.items():
+        name = name.replace(theirs, ours)
+    return name
 
 
 def own_names(name: str) -> tuple[str, ...]:
@@ -148,30 +165,3 @@ def reordered_merging(tensor: Tensor) -> Tensor:
     """
     patches = tensor.reshape(*tensor.shape[:-1], -1, 2, 2)
     return patches.transpose(-3, -1).reshape(tensor.shape)
-
-
-def _without_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    stripped = dict(tensors)
-    for prefix in ("module.", "model.", "backbone.", "encoder."):
-        if any(name.startswith(prefix) for name in stripped):
-            stripped = {name.removeprefix(prefix): value for name, value in stripped.items() if name.startswith(prefix)}
-    return stripped
-
-
-def _from_mmseg(name: str, tensor: Tensor) -> tuple[str, Tensor]:
-    stage = re.fullmatch(r"stages\.(\d+)\.(.*)", name)
-    if not stage:
-        return name.replace("patch_embed.projection.", "patch_embed.proj."), tensor
-    rest = stage[2]
-    if rest.startswith("downsample."):
-        tensor = reordered_merging(tensor)
-    words = {"attn.w_msa.": "attn.", "ffn.layers.0.0.": "mlp.fc1.", "ffn.layers.1.": "mlp.fc2."}
-    for theirs, ours in words.items():
-        rest = rest.replace(theirs, ours)
-    return f"layers.{stage[1]}.{rest}", tensor
-
-
-def _at_next_stage(name: str) -> str:
-    """timm merges patches at the start of a stage, the others at the end of the stage before."""
-    match = re.fullmatch(r"layers\.(\d+)\.downsample\.(.*)", name)
-    return f"layers.{int(match[1]) + 1}.downsample.{match[2]}" if match else name
