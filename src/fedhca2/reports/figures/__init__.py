@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from html import escape
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +47,6 @@ class Figure:
     wide: bool = False
     sliders: Sequence[Slider] = ()
     changes: Sequence[dict[str, Any]] = ()
-    kind: ClassVar[str] = "figure"
 
     @property
     def least_width(self) -> int:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from fedhca2.aggregation import means
-from fedhca2.reports.figures import GREY, Figure, Slider, Trace, axes, heat_map, thin
-from fedhca2.reports.figures.groups import MAX_ROWS, ClientGroups, by_members, expand, group_clients, pool
+from fedhca2.reports.figures import GREY, Figure, Slider, Trace, axes, heat_map
+from fedhca2.reports.figures.groups import MAX_ROWS, by_members, group_clients, pool
 from fedhca2.run_folder.reader import Array, RunFiles
 
 SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star", "pentagon", "hexagram", "bowtie")
@@ -20,25 +20,25 @@ def conflict_figures(run: RunFiles) -> list[Figure]:
     """Draw cosines by round, and maps that place similar members close together, for encoders and decoders."""
     figures, groups = [], group_clients(run)
     known = [e for e in run.of("aggregation") if e["products"] is not None and len(e["members"]) > 1]
+    words = {"rows": "updates", "differences": "models, minus their mean"}
     for part in ("encoder", "decoder"):
         found = by_members([event for event in known if event["part"] == part], groups)
         for number, same in enumerate(found):
-            members, shown = same.members, [same.events[i] for i in thin(len(same.events), len(same.members) ** 2)]
-            words = {"rows": "updates", "differences": "models, minus their mean"}
             what = f"{part} {words.get(same.events[0]['measure'], 'rows')}"
             what += f", group {number + 1} of {len(found)}" * (len(found) > 1) + same.part
-            gram = [np.array(event["products"], dtype=float) for event in shown]
-            states = [
-                expand(cosines(products, event["measure"]), event["members"], members)
-                for products, event in zip(gram, shown, strict=True)
-            ]
-            slider = Slider.of_rounds([event["round"] + 1 for event in shown])
-            id = f"{part}{same.mark}"
-            figure = cosine_figure(states, slider, groups.rows(members), f"cosine-{id}", f"Similarity of {what}")
-            kinds = [f"{run.kinds.get(client, client)}/{task}" for client, task in map(groups.split, members)]
+            id, shown = f"{part}{same.mark}", same.thinned(len(same.members) ** 2)
+            states = shown.matrices(lambda event: cosines(np.array(event["products"], dtype=float), event["measure"]))
+            members = [groups.split(member) for member in same.members]
+            kinds = [f"{run.kinds.get(client, client)}/{task}" for client, task in members]
+            figure = cosine_figure(states, shown.slider, same.rows, f"cosine-{id}", f"Similarity of {what}")
             figures.append(replace(figure, note=figure.note + conflict_note(states[-1], kinds)))
             if len(members) >= 5:  # two components show all there is of three, and nearly all of four
-                figures += map_figures(states, Points.of(run, groups, members, slider), id, f"Map of {what}")
+                labels, colours = groups.labels, groups.colours
+                points = [
+                    Point(name, labels.get(client, client), task or run.dataset(client))
+                    for name, (client, task) in zip(same.members, members, strict=True)
+                ]
+                figures += map_figures(states, points, colours, shown.slider, id, f"Map of {what}")
     return figures
 
 
@@ -147,25 +147,17 @@ def tsne_map(cosine: Array) -> Array | None:
     return points
 
 
-class Points(NamedTuple):
-    """The points of a map: a colour for each label, as in other figures, and a symbol for each data set or task."""
+class Point(NamedTuple):
+    """A member on a map: its label, whose colour it has, and what its symbol stands for, a data set or a task."""
 
-    members: list[str]  # 'client' or 'client/task'
-    labels: Mapping[str, list[int]]  # with the positions of their members
-    symbols: list[str]  # what each member's symbol stands for
-    colours: Mapping[str, str]
-    slider: Slider
-
-    @classmethod
-    def of(cls, run: RunFiles, groups: ClientGroups, members: list[str], slider: Slider) -> "Points":
-        """The points of members."""
-        parts, label_of, labels = [groups.split(member) for member in members], groups.labels, dict[str, list[int]]()
-        for i, (client, _) in enumerate(parts):
-            labels.setdefault(label_of.get(client, client), []).append(i)
-        return cls(members, labels, [task or run.dataset(client) for client, task in parts], groups.colours, slider)
+    name: str
+    label: str
+    symbol: str
 
 
-def map_figures(states: list[Array], points: Points, id: str, title: str) -> list[Figure]:
+def map_figures(
+    states: list[Array], points: list[Point], colours: Mapping[str, str], slider: Slider, id: str, title: str
+) -> list[Figure]:
     """Draw principal components by round, and t-SNE of the last round if there are enough points.
 
     :param states: cosines of the members, for each position of the slider.
@@ -184,37 +176,37 @@ def map_figures(states: list[Array], points: Points, id: str, title: str) -> lis
     if enough and embedded is None:
         note += " For a t-SNE map, install fedhca2[tsne]."
     first = Figure(f"map-{id}", f"{title}: principal components", note, [], pca)
-    if embedded is None:
-        return [_draw_map(first, maps, points)]
-    note = f"t-SNE of the vectors at equal length, round {points.slider.labels[-1]}. Close points are similar; "
-    note += "distances between far points are not meaningful."
-    second = Figure(f"tsne-{id}", f"{title}: t-SNE", note, [], axes("t-SNE 1", "t-SNE 2"))
-    return [_draw_map(first, maps, points), _draw_map(second, [embedded], points)]
+    figures = [_draw_map(first, maps, points, colours, slider)]
+    if embedded is not None:
+        note = f"t-SNE of the vectors at equal length, round {slider.labels[-1]}. Close points are similar; "
+        note += "distances between far points are not meaningful."
+        second = Figure(f"tsne-{id}", f"{title}: t-SNE", note, [], axes("t-SNE 1", "t-SNE 2"))
+        figures.append(_draw_map(second, [embedded], points, colours, slider))
+    return figures
 
 
-def _draw_map(figure: Figure, maps: list[Array], points: Points) -> Figure:
+def _draw_map(
+    figure: Figure, maps: list[Array], points: list[Point], colours: Mapping[str, str], slider: Slider
+) -> Figure:
     """Draw the last map, with a slider over all of them; one trace per label, and a legend of the symbols."""
-    kinds = list(dict.fromkeys(points.symbols))
+    kinds = list(dict.fromkeys(point.symbol for point in points))
     symbols = {kind: SYMBOLS[i % len(SYMBOLS)] for i, kind in enumerate(kinds)}
-    changes = [
-        {axis: [positions[own, i].tolist() for own in points.labels.values()] for i, axis in enumerate("xy")}
-        for positions in maps
-    ]
-    named = {"mode": "markers+text" if len(points.members) <= 10 else "markers", "textposition": "top center"}
-    look = {"type": "scatter", **named, "cliponaxis": False, "showlegend": False}
+    labels = list(dict.fromkeys(point.label for point in points))
+    rows = [[i for i, point in enumerate(points) if point.label == label] for label in labels]
+    changes = [{axis: [at[own, i].tolist() for own in rows] for i, axis in enumerate("xy")} for at in maps]
+    look: Trace = {"type": "scatter", "mode": "markers+text" if len(points) <= 10 else "markers", "showlegend": False}
+    look |= {"textposition": "top center", "cliponaxis": False, "hovertemplate": "%{text}<extra></extra>"}
     traces: list[Trace] = []
-    for number, (label, own) in enumerate(points.labels.items()):
-        marker: Trace = {"size": 12 if len(points.members) <= MAX_ROWS else 6, "color": points.colours.get(label, GREY)}
-        marker |= {"symbol": [symbols[points.symbols[i]] for i in own]}
-        told = {"text": [points.members[i] for i in own], "hovertemplate": "%{text}<extra></extra>"}
-        at = {axis: changes[-1][axis][number] for axis in "xy"}
-        traces.append({**look, "name": label, "meta": label, "marker": marker, **at, **told})
-    layout, several = figure.layout | {"height": 400}, len(kinds) > 1
-    if several:
+    for label, own, x, y in zip(labels, rows, changes[-1]["x"], changes[-1]["y"], strict=True):
+        marker: Trace = {"size": 12 if len(points) <= MAX_ROWS else 6, "color": colours.get(label, GREY)}
+        marker |= {"symbol": [symbols[points[i].symbol] for i in own]}
+        text = [points[i].name for i in own]
+        traces.append({**look, "name": label, "meta": label, "marker": marker, "x": x, "y": y, "text": text})
+    several = len(kinds) > 1
+    for kind in kinds * several:  # points of the legend alone
+        marker = {"color": GREY, "size": 10, "symbol": symbols[kind]}
         empty = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "showlegend": True}
-        marker = {"color": GREY, "size": 10}
-        traces += [{**empty, "name": kind, "marker": {**marker, "symbol": symbols[kind]}} for kind in kinds]
-        layout |= {"height": 420, "showlegend": True}
-    if len(maps) > 1:
-        figure = replace(figure, sliders=[points.slider], changes=changes)
-    return replace(figure, data=traces, layout=layout)
+        traces.append({**empty, "name": kind, "marker": marker})
+    layout = figure.layout | ({"height": 420, "showlegend": True} if several else {"height": 400})
+    sliders = [slider] if len(maps) > 1 else []
+    return replace(figure, data=traces, layout=layout, sliders=sliders, changes=changes * len(sliders))

@@ -1,6 +1,7 @@
 """Curves over rounds: scores, losses, learned weights, seconds and bytes of clients, or of their groups."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,24 +54,6 @@ def draw_series(
     return [lower, upper, *traces]
 
 
-def draw_clients(
-    groups: ClientGroups,
-    federated: Mapping[str, Series],
-    rounds: Sequence[int],
-    alone: Mapping[str, Series] | None = None,
-) -> list[Trace]:
-    """Draw the clients of each label in its colour, and dotted what they reach alone."""
-    traces = []
-    for label, colour in groups.colours.items():
-        clients = groups.groups[label]
-        traces += draw_series(label, colour, [federated[client] for client in clients if client in federated], rounds)
-        local = [alone[client] for client in clients if client in alone] if alone else []
-        when = sorted({round for one in local for round in one})
-        dotted = {"color": colour, "dash": "dot", "width": 1.5}
-        traces += draw_series(label, colour, local, when, band="", name=f"{label}, local", line=dotted, mode="lines")
-    return traces
-
-
 def all_tasks(run: RunFiles) -> list[str]:
     """All tasks of the federation."""
     return list(dict.fromkeys(task for tasks in run.tasks.values() for task in tasks))
@@ -88,9 +71,38 @@ def score_axis(score: Headline) -> str:
     return f"{name}, {'higher' if score.higher_is_better else 'lower'} is better"
 
 
+def client_figure(
+    run: RunFiles,
+    about: tuple[str, str, str],
+    values: Mapping[str, Series],
+    rounds: Sequence[int],
+    y: str,
+    alone: Mapping[str, Series] | None = None,
+    *,
+    fit: bool = False,
+) -> Figure:
+    """Draw the clients of each label in its colour, and dotted what they reach alone.
+
+    :param about: the figure's id, title and note.
+    :param y: the title of the y axis, which starts at 0 unless it should `fit` the values.
+    """
+    id, title, note = about
+    traces, groups = [], group_clients(run)
+    for label, colour in groups.colours.items():
+        clients = groups.groups[label]
+        traces += draw_series(label, colour, [values[client] for client in clients if client in values], rounds)
+        local = [alone[client] for client in clients if client in alone] if alone else []
+        when = sorted({round for one in local for round in one})
+        dotted = {"color": colour, "dash": "dot", "width": 1.5}
+        traces += draw_series(label, colour, local, when, band="", name=f"{label}, local", line=dotted, mode="lines")
+    note += " Dotted: local training." * bool(alone)
+    note += " Median per group; band: 10th to 90th percentile." * groups.by_kind
+    return Figure(id, title, note, traces, round_axes(max(run.rounds, *rounds), y, traces if fit else None))
+
+
 def metric_curves(run: RunFiles) -> list[Figure]:
     """Draw one figure per task: the main metric of its clients, and what they reach alone, if it has several rounds."""
-    figures, groups = [], group_clients(run)
+    figures = []
     for task in all_tasks(run):
         if (main := last_score(run, task)) is None:
             continue
@@ -99,12 +111,11 @@ def metric_curves(run: RunFiles) -> list[Figure]:
         rounds = sorted({round for one in federated.values() for round in one})
         if len(rounds) < 2:
             continue
-        traces = draw_clients(groups, federated, rounds, alone)
-        layout = round_axes(run.rounds, score_axis(main), traces)
-        note = f"{metric_title(main.metric)} on each client's validation images. {reading(groups, alone)}"
-        both_ways = [client for client in federated if client in alone]
-        note += catching_up([rounds_to_match(federated[c], alone[c], main.higher_is_better) for c in both_ways])
-        figures.append(Figure(f"metric-{task}", run.task_set[task].title, note.strip(), traces, layout))
+        note = f"{metric_title(main.metric)} on each client's validation images."
+        about, title = (f"metric-{task}", run.task_set[task].title, note), score_axis(main)
+        figure = client_figure(run, about, federated, rounds, title, alone, fit=True)
+        needed = [rounds_to_match(federated[c], alone[c], main.higher_is_better) for c in federated if c in alone]
+        figures.append(replace(figure, note=figure.note + catching_up(needed)))
     return figures
 
 
@@ -137,23 +148,15 @@ def catching_up(rounds: Sequence[int | None]) -> str:
     return f" {share} clients reach the final local score, by round {median:g} (median)."
 
 
-def reading(groups: ClientGroups, alone: object = None) -> str:
-    """How to read lines and bands."""
-    dotted = ["Dotted: local training."] if alone else []
-    kinds = ["Median per group; band: 10th to 90th percentile."] * groups.by_kind
-    return " ".join(dotted + kinds)
-
-
 def loss_curves(run: RunFiles) -> list[Figure]:
     """Draw one figure per task: the mean training loss of its clients, and of the same clients alone."""
-    figures, groups = [], group_clients(run)
+    figures = []
     for task in all_tasks(run):
         both = (run.of("loss"), run.baseline_events("loss"))
         federated, alone = (task_series(events, task, "loss") for events in both)
-        traces = draw_clients(groups, federated, range(1, run.rounds + 1), alone)
-        note = f"Mean training loss in the last epoch of each round. {reading(groups, alone)}".strip()
-        title = f"{run.task_set[task].title}, loss"
-        figures.append(Figure(f"loss-{task}", title, note, traces, round_axes(run.rounds, "loss")))
+        note = "Mean training loss in the last epoch of each round."
+        about = (f"loss-{task}", f"{run.task_set[task].title}, loss", note)
+        figures.append(client_figure(run, about, federated, range(1, run.rounds + 1), "loss", alone))
     return [figure for figure in figures if figure.data]
 
 
@@ -162,31 +165,23 @@ def weight_figures(run: RunFiles) -> list[Figure]:
     events = [event for event in run.of("weights") if event["weights"]]
     if not events:
         return []
-    groups, figures = group_clients(run), []
     weights: dict[str, dict[str, Series]] = {}  # by slot and client
     for event in events:
         for key, values in event["weights"].items():
             client, _, slot = key.rpartition("/")
             mean = float(np.mean(np.array(values, dtype=float)))
             weights.setdefault(slot, {}).setdefault(client, {})[event["round"] + 1] = mean
-    if "encoder" in weights:
-        note = "Weight α of the common encoder update."
-        figures.append(_weights(run, groups, "alpha", "α over rounds", note, weights["encoder"]))
+    drawn = {"encoder": ("alpha", "α over rounds", "Weight α of the common encoder update.")}
+    note = "Weight β of other decoders, mean over layers."
     for task in all_tasks(run):
-        if (own := weights.get(f"decoder.{task}")) is not None:
-            note = "Weight β of other decoders, mean over layers."
-            title = f"β over rounds, {run.task_set[task].title}"
-            figures.append(_weights(run, groups, f"beta-{task}", title, note, own))
-    return [*figures, *_layers(run, groups, events)]
-
-
-def _weights(
-    run: RunFiles, groups: ClientGroups, id: str, title: str, note: str, weights: Mapping[str, Series]
-) -> Figure:
-    """Draw one weight of all clients over rounds; its symbol is the first letter of the title."""
-    traces = draw_clients(groups, weights, range(1, run.rounds + 1))
-    note += extremes(title[0], [one[max(one)] for one in weights.values()])
-    return Figure(id, title, f"{note} {reading(groups)}".strip(), traces, round_axes(run.rounds, title[0], traces))
+        drawn[f"decoder.{task}"] = (f"beta-{task}", f"β over rounds, {run.task_set[task].title}", note)
+    figures = []
+    for slot, (id, title, note) in drawn.items():
+        if (own := weights.get(slot)) is not None:
+            symbol, last = title[0], [one[max(one)] for one in own.values()]
+            about = (id, title, note + extremes(symbol, last))
+            figures.append(client_figure(run, about, own, range(1, run.rounds + 1), symbol, fit=True))
+    return [*figures, *_layers(run, group_clients(run), events)]
 
 
 def _layers(run: RunFiles, groups: ClientGroups, events: list[Event]) -> list[Figure]:
@@ -249,27 +244,20 @@ def cost_figures(run: RunFiles) -> list[Figure]:
     events, groups, rounds = run.of("client"), group_clients(run), range(1, run.rounds + 2)
     if not events:
         return []
+    about = ("seconds", "Time per round", "Each client's own work; dotted: whole round; last point: final evaluation.")
+    times = client_figure(run, about, series(events, lambda event: float(event["seconds"])), rounds, "s")
     whole = {event["round"] + 1: event["seconds"] for event in run.of("round")}
     thick: Trace = {"line": {"color": GREY, "dash": "dot", "width": 3}, "mode": "lines"}
-    times = draw_clients(groups, series(events, lambda event: float(event["seconds"])), rounds)
-    times += draw_series("whole round", GREY, [whole], rounds, **thick)
-    traffic = draw_clients(
-        groups, series(events, lambda event: (event["bytes_up"] + event["bytes_down"]) / 2**20), rounds
-    )
-    about_time = f"Each client's own work; dotted: whole round; last point: final evaluation. {reading(groups)}"
-    about_bytes = f"Upload and download of each client; a gap: a round without it. {reading(groups)}"
-    sums = {client: [0.0, 0.0] for clients in groups.groups.values() for client in clients}
+    times.data.extend(draw_series("whole round", GREY, [whole], rounds, **thick))
+    about = ("bytes", "Traffic per round", "Upload and download of each client; a gap: a round without it.")
+    both = series(events, lambda event: (event["bytes_up"] + event["bytes_down"]) / 2**20)
+    sums = {client: np.zeros(2) for clients in groups.groups.values() for client in clients}
     for event in events:
-        total = sums.setdefault(event["client"], [0.0, 0.0])
-        total[0] += event["bytes_up"]
-        total[1] += event["bytes_down"]
+        sums[event["client"]] = sums.get(event["client"], 0) + np.array([event["bytes_up"], event["bytes_down"]])
     means = {label: np.mean([sums[client] for client in same], axis=0) for label, same in groups.groups.items()}
     each = "Mean per group, all rounds" if groups.by_kind else "All rounds"
-    return [
-        Figure("seconds", "Time per round", about_time.strip(), times, round_axes(run.rounds + 1, "s")),
-        Figure("bytes", "Traffic per round", about_bytes.strip(), traffic, round_axes(run.rounds + 1, "MiB")),
-        total_bytes("bytes-total", f"{each}: upload (dark), download (light).", means, groups.colours),
-    ]
+    total = total_bytes("bytes-total", f"{each}: upload (dark), download (light).", means, groups.colours)
+    return [times, client_figure(run, about, both, rounds, "MiB"), total]
 
 
 def total_bytes(id: str, note: str, sums: Mapping[str, Sequence[float]], colours: Mapping[str, str]) -> Figure:

@@ -1,14 +1,15 @@
 """The clients of a run: their labels, order and colours in every figure, and who took part in which round."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedhca2.experiment.clients import client_kind
-from fedhca2.reports.figures import COLOURS, GREY, Figure, heat_map
+from fedhca2.reports.figures import COLOURS, GREY, Figure, Slider, Trace, heat_map, thin
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 
@@ -50,16 +51,19 @@ class ClientGroups:
         client, _, task = member.rpartition("/")
         return (member, "") if member in self.tasks or not client else (client, task)
 
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {client: i for i, client in enumerate(self.tasks)}
+
+    def place(self, member: str) -> tuple[int, int, str]:
+        """What members are sorted by: the order of the clients and their tasks; unknown ones are at the end."""
+        client, task = self.split(member)
+        tasks = list(self.tasks.get(client, ()))
+        return self._positions.get(client, len(self.tasks)), tasks.index(task) if task in tasks else 0, member
+
     def sort(self, members: Iterable[str]) -> list[str]:
-        """Members, 'client' or 'client/task', in the order of the clients and their tasks; unknown ones at the end."""
-        positions = {client: i for i, client in enumerate(self.tasks)}
-
-        def key(member: str) -> tuple[int, int, str]:
-            client, task = self.split(member)
-            tasks = list(self.tasks.get(client, ()))
-            return positions.get(client, len(positions)), tasks.index(task) if task in tasks else 0, member
-
-        return sorted(members, key=key)
+        """Members, 'client' or 'client/task', in the order of the clients and their tasks."""
+        return sorted(members, key=self.place)
 
     def rows(self, members: Sequence[str]) -> dict[str, list[int]]:
         """The rows of a matrix: positions of members by name or, if they are many, by kind and task."""
@@ -93,22 +97,38 @@ def group_clients(run: RunFiles) -> ClientGroups:
     return ClientGroups({kind.replace(":", ": ").replace("+", ", "): clients for kind, clients in kinds.items()}, tasks)
 
 
-class MemberEvents(NamedTuple):
-    """Aggregations that have members in common, with all members they ever had."""
+@dataclass(frozen=True)
+class MemberEvents:
+    """Aggregations that have members in common, with all members they ever had, and the rows of their matrices."""
 
     mark: str  # of their figures' ids: empty for the first such group, then -1, -2, …
     members: list[str]
+    rows: Mapping[str, list[int]]
     events: list[Event]
 
     @property
     def part(self) -> str:
         """Says in a title that a run with many members logged some of them.
 
-        >>> MemberEvents("", [], [{"members": ["a", "b"], "of": 1000}]).part
+        >>> MemberEvents("", [], {}, [{"members": ["a", "b"], "of": 1000}]).part
         ', 2 of 1,000'
         """
         last = self.events[-1]
         return f", {len(last['members'])} of {last['of']:,}" if "of" in last else ""
+
+    def thinned(self, numbers: int) -> "MemberEvents":
+        """Some of the events, evenly spread, if each has so many numbers."""
+        return replace(self, events=[self.events[i] for i in thin(len(self.events), numbers)])
+
+    @property
+    def slider(self) -> Slider:
+        """A slider over the rounds of the events."""
+        return Slider.of_rounds([event["round"] + 1 for event in self.events])
+
+    def matrices(self, values: Callable[[Event], Any], *, pooled: bool = False) -> list[Array]:
+        """A matrix of all members for each event, or of their rows, from one [..., N, N] of those present."""
+        whole = [expand(np.array(values(event), dtype=float), event["members"], self.members) for event in self.events]
+        return [pool(one, self.rows, itself=True) for one in whole] if pooled else whole
 
 
 def by_members(events: Iterable[Event], groups: ClientGroups) -> list[MemberEvents]:
@@ -127,11 +147,11 @@ def by_members(events: Iterable[Event], groups: ClientGroups) -> list[MemberEven
         else:
             known[0].update(members)
             known[1].append(event)
-    clients = list(groups.tasks)
-    found = [(groups.sort(members), same) for members, same in sets]
-    firsts = [groups.split(members[0])[0] for members, _ in found]
-    order = sorted(range(len(found)), key=lambda i: clients.index(firsts[i]) if firsts[i] in clients else len(clients))
-    return [MemberEvents(f"-{number}" if number else "", *found[i]) for number, i in enumerate(order)]
+    found = sorted(((groups.sort(members), same) for members, same in sets), key=lambda one: groups.place(one[0][0])[0])
+    return [
+        MemberEvents(f"-{number}" if number else "", members, groups.rows(members), same)
+        for number, (members, same) in enumerate(found)
+    ]
 
 
 def expand(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:
@@ -165,6 +185,13 @@ def pool(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = Fal
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
+def mean_of(matrices: Sequence[Array]) -> Array:
+    """The mean of the numbers at each position; NaN where there are none."""
+    known = ~np.isnan(matrices)
+    total, count = np.where(known, matrices, 0).sum(axis=0), known.sum(axis=0)
+    return np.where(count, total / np.maximum(count, 1), np.nan)
+
+
 class LeftOut(NamedTuple):
     """A client whose reply was refused, late or missing in a round, and why; the last number is the evaluation."""
 
@@ -177,66 +204,46 @@ def left_out(run: RunFiles) -> list[LeftOut]:
     """List all clients that were left out, round by round."""
     absences: list[LeftOut] = []
     for event in sorted((*run.of("round"), *run.of("failed"), *run.of("absent")), key=lambda each: each["round"]):
-        match event["event"]:
-            case "round":
-                why = event["refused"]
-            case "absent":
-                why = event["clients"]
-            case _:
-                why = {event["client"]: event["why"]}
-        absences += [LeftOut(event["round"] + 1, client, reason) for client, reason in why.items()]
+        key = {"round": "refused", "absent": "clients"}.get(event["event"])
+        reasons = event[key] if key else {event["client"]: event["why"]}
+        absences += [LeftOut(event["round"] + 1, client, why) for client, why in reasons.items()]
     return absences
 
 
 def attendance_figures(run: RunFiles) -> list[Figure]:
     """Draw clients by rounds, or the share of each kind that took part, if not all took part in every round."""
-    rounds = [event["round"] + 1 for event in run.of("round")]
+    rounds, groups = [event["round"] + 1 for event in run.of("round")], group_clients(run)
     why = {(one.round, one.client): one.why for one in left_out(run)}
     there = {(event["round"] + 1, event["client"]) for event in run.of("client")}
-    groups = group_clients(run)
     strangers = {client for _, client in why if not client.endswith(" (again)")} - set(groups.tasks)  # a second reply
     clients = [*groups.tasks, *sorted(strangers)]
     cells = [[(round, client) for round in rounds] for client in clients]
-    states = [[2 if cell in why else 0 if cell in there else 1 for cell in row] for row in cells]  # as in ATTENDANCE
-    if not any(any(row) for row in states):
+    states = np.array([[2 if cell in why else 0 if cell in there else 1 for cell in row] for row in cells])
+    if not states.any():
         return []
     ticks = {"tick0": rounds[0], "dtick": max(1, ceil(len(rounds) / 8))}
     layout = {"xaxis": {"title": {"text": "round"}, "automargin": True, "showgrid": False, **ticks}}
+    about, words = ("attendance", "Who took part"), list(ATTENDANCE)  # a state is a position in these
     if len(clients) > MAX_ROWS:
-        return [_attendance_by_kind(groups, dict(zip(clients, states, strict=True)), rounds, layout)]
-    words = list(ATTENDANCE)
-    texts = [
-        [why.get(cell, words[state]) for cell, state in zip(row, now, strict=True)]
-        for row, now in zip(cells, states, strict=True)
-    ]
-    note = "Excluded: failed, late, absent or rejected. Reasons below."
-    look = _attendance_look(texts)
-    return [heat_map("attendance", "Who took part", note, [states], clients, rounds, layout=layout, **look)]
-
-
-def _attendance_look(texts: list[list[str]]) -> dict[str, Any]:
-    """A colour for each state, and these texts on hovering."""
-    count = len(ATTENDANCE)
-    scale = [[(i + end) / count, colour] for i, colour in enumerate(ATTENDANCE.values()) for end in (0, 1)]
-    return {
-        "text": texts,
+        labels = groups.labels
+        kind_of = [labels.get(client, "unknown clients") for client in clients]
+        kinds = list(dict.fromkeys(kind_of))
+        shares = [(states[[own == kind for own in kind_of]] == 0).mean(axis=0) for kind in kinds]
+        note = f"Share of each group's clients that took part, of {len(states):,} clients."
+        return [heat_map(*about, note, [shares], kinds, rounds, layout=layout, zmin=0, zmax=1)]
+    count = len(words)
+    look: Trace = {
+        "text": [
+            [why.get(cell, words[state]) for cell, state in zip(*row, strict=True)]
+            for row in zip(cells, states, strict=True)
+        ],
         "hovertemplate": "round %{x}, %{y}: %{text}<extra></extra>",
         "texttemplate": "",
         "autocolorscale": False,
-        "colorscale": scale,
-        "colorbar": {"thickness": 12, "tickvals": list(range(count)), "ticktext": list(ATTENDANCE)},
+        "colorscale": [[(i + end) / count, ATTENDANCE[word]] for i, word in enumerate(words) for end in (0, 1)],
+        "colorbar": {"thickness": 12, "tickvals": list(range(count)), "ticktext": words},
         "zmin": -0.5,
         "zmax": count - 0.5,
     }
-
-
-def _attendance_by_kind(
-    groups: ClientGroups, states: Mapping[str, list[int]], rounds: list[int], layout: dict[str, Any]
-) -> Figure:
-    """Draw the share of each kind that took part in each round."""
-    labels, present = groups.labels, dict[str, list[list[bool]]]()
-    for client, row in states.items():
-        present.setdefault(labels.get(client, "unknown clients"), []).append([state == 0 for state in row])
-    shares = [np.mean(rows, axis=0) for rows in present.values()]
-    note = f"Share of each group's clients that took part, of {len(states):,} clients."
-    return heat_map("attendance", "Who took part", note, [shares], [*present], rounds, layout=layout, zmin=0, zmax=1)
+    note = "Excluded: failed, late, absent or rejected. Reasons below."
+    return [heat_map(*about, note, [states], clients, rounds, layout=layout, **look)]

@@ -1,21 +1,14 @@
 """How clients were mixed: attention among decoders, groups, and the votes of layers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from fedhca2.experiment.clients import client_kind
-from fedhca2.reports.figures import Figure, Slider, Trace, heat_map, thin
+from fedhca2.reports.figures import Figure, Slider, Trace, heat_map
 from fedhca2.reports.figures.curves import decoder_tensors
-from fedhca2.reports.figures.groups import (
-    MAX_ROWS,
-    ClientGroups,
-    MemberEvents,
-    by_members,
-    expand,
-    group_clients,
-    pool,
-)
+from fedhca2.reports.figures.groups import MAX_ROWS, MemberEvents, by_members, group_clients, mean_of, pool
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 
@@ -27,36 +20,32 @@ def attention_figures(run: RunFiles) -> list[Figure]:
     events = [
         e for e in run.of("aggregation") if e["part"] == "decoder" and e["mixing"] and np.ndim(e["mixing"][0]) == 3
     ]
-    groups = group_clients(run)
-    return [figure for same in by_members(events, groups) for figure in _attention(run, groups, same)]
+    return [figure for same in by_members(events, group_clients(run)) for figure in _attention(run, same)]
 
 
-def _attention(run: RunFiles, groups: ClientGroups, same: MemberEvents) -> list[Figure]:
+def _attention(run: RunFiles, same: MemberEvents) -> list[Figure]:
     """Draw the attention among decoders of one layout."""
-    mark, members, events = same
-    depth = max(len(event["mixing"][0]) for event in events)
-    events = [event for event in events if len(event["mixing"][0]) == depth]
-    weights = [np.array(event["mixing"][0], dtype=float) for event in events]
-    evenness = np.array([[entropy(tensor) for tensor in one] for one in weights])
+    mark, members, rows = same.mark, same.members, same.rows
+    depth = max(len(event["mixing"][0]) for event in same.events)
+    same = replace(same, events=[event for event in same.events if len(event["mixing"][0]) == depth])
+    evenness = np.array([[entropy(np.array(tensor)) for tensor in event["mixing"][0]] for event in same.events])
     names = decoder_tensors(run, members[0])
     if len(names) != depth:
         names = [f"tensor {i + 1}" for i in range(depth)]
-    rows = groups.rows(members)
-    chosen = thin(len(events), depth * len(rows) ** 2)
-    states = [pool(expand(weights[i], events[i]["members"], members), rows, itself=True) for i in chosen]
-    rounds = [event["round"] + 1 for event in events]
-    sliders = [Slider("tensor", names, int(evenness[-1].argmin())), Slider.of_rounds([rounds[i] for i in chosen])]
+    shown = same.thinned(depth * len(rows) ** 2)
+    states = shown.matrices(lambda event: event["mixing"][0], pooled=True)
     highest = max(2 / len(members), *(float(np.nanmax(state)) for state in states))  # an even share is a middle tone
     look: Trace = {"zmin": 0, "zmax": highest, "texttemplate": "%{z:.3f}" if len(rows) <= 20 else ""}
+    look["sliders"] = [Slider("tensor", names, int(evenness[-1].argmin())), shown.slider]
     note = "Row: receiving decoder. Column: source. Value: attention weight. "
-    note += in_words(evenness, events[-1].get("of", len(members)), names)
+    note += in_words(evenness, same.events[-1].get("of", len(members)), names)
     title, by_tensor = f"Attention among decoders{same.part}", [state[i] for i in range(depth) for state in states]
-    attention = heat_map(f"attention{mark}", title, note, by_tensor, list(rows), sliders=sliders, **look)
+    attention = heat_map(f"attention{mark}", title, note, by_tensor, list(rows), **look)
     if evenness.min() >= PLAIN_MEAN:
         return [attention]
     note = "1: uniform, a plain mean; 0: a single source."
     layout = {"xaxis": {"title": {"text": "round"}, "automargin": True, "showgrid": False}}
-    about = (f"entropy{mark}", "Attention entropy", note)
+    about, rounds = (f"entropy{mark}", "Attention entropy", note), [event["round"] + 1 for event in same.events]
     return [attention, heat_map(*about, [evenness.T], names, rounds, layout=layout, zmin=0, zmax=1)]
 
 
@@ -131,34 +120,31 @@ def applied_weights(event: Event, learned: Sequence[Sequence[float]]) -> Array:
 def grouping_figures(run: RunFiles) -> list[Figure]:
     """Draw how often clients were aggregated together, if a method groups them, and how their layers voted."""
     events = [event for event in run.of("aggregation") if event["part"] == "encoder" and _grouped(event)]
-    groups = group_clients(run)
-    return [figure for same in by_members(events, groups) for figure in _grouping(run, groups, same)]
+    return [figure for same in by_members(events, group_clients(run)) for figure in _grouping(run, same)]
 
 
-def _grouping(run: RunFiles, groups: ClientGroups, same: MemberEvents) -> list[Figure]:
+def _grouping(run: RunFiles, same: MemberEvents) -> list[Figure]:
     """Draw the groups among encoders of one layout."""
-    mark, members, events = same
-    together, rows = chosen_together(events, members), groups.rows(members)
-    kinds = {client: client_kind(run.dataset(client), tasks) for client, tasks in groups.tasks.items()}
+    members, rows = same.members, same.rows
+    together = mean_of(same.matrices(friends))
+    kinds = {event["client"]: client_kind(event["dataset"], event["tasks"]) for event in run.of("profile")} | run.kinds
     note = "How often the row's client chose the column's client to aggregate with, in rounds with both. "
     note += correctness(together, [kinds.get(member, member) for member in members])
     title, states = f"Who is grouped with whom{same.part}", [pool(together, rows, itself=True)]
-    figures = [heat_map(f"grouping{mark}", title, note, states, list(rows), zmin=0, zmax=1)]
-    shown = [events[i] for i in thin(len(events), len(rows) ** 2)]
-    weights = [expand(shares(event), event["members"], members) for event in shown]
-    note = "Row: receiving client. Column: source. Value: weight."
-    states = [pool(one, rows, itself=True) for one in weights]
-    rounds, highest = Slider.of_rounds([event["round"] + 1 for event in shown]), float(np.nanmax(weights))
-    about = (f"mixing{mark}", "Weights per round", note)
-    figures.append(heat_map(*about, states, list(rows), sliders=[rounds], zmin=0, zmax=highest))
-    return figures + _votes(same)
-
-
-def chosen_together(events: Sequence[Event], members: Sequence[str]) -> Array:
-    """The share of their common rounds in which each member chose each other one, [N, N]; NaN without such a round."""
-    chosen = np.array([expand(friends(event), event["members"], members) for event in events])
-    met = (~np.isnan(chosen)).sum(axis=0)
-    return np.where(met, np.nansum(chosen, axis=0) / np.maximum(met, 1), np.nan)
+    figures = [heat_map(f"grouping{same.mark}", title, note, states, list(rows), zmin=0, zmax=1)]
+    shown = same.thinned(len(rows) ** 2)
+    note, highest = "Row: receiving client. Column: source. Value: weight.", float(np.nanmax(shown.matrices(shares)))
+    about, states = (f"mixing{same.mark}", "Weights per round", note), shown.matrices(shares, pooled=True)
+    figures.append(heat_map(*about, states, list(rows), sliders=[shown.slider], zmin=0, zmax=highest))
+    voted = replace(same, events=[event for event in same.events if event.get("votes") is not None])
+    if voted.events and len(members) <= MAX_ROWS:
+        mean = np.nan_to_num(mean_of(voted.matrices(lambda event: event["votes"])))
+        layers = [f"layer {i - len(mean)}" for i in range(len(mean))]
+        note = "Mean votes over all rounds. Layers are numbered from the end of the encoder."
+        slider, states = Slider("client", members, len(members) - 1), [mean[:, i] for i in range(len(members))]
+        about, highest = (f"votes{same.mark}", "Layer votes", note), float(mean.max())
+        figures.append(heat_map(*about, states, layers, members, sliders=[slider], zmin=0, zmax=highest))
+    return figures
 
 
 def friends(event: Event) -> Array:
@@ -205,18 +191,3 @@ def shares(event: Event) -> Array:
 def _grouped(event: Event) -> bool:
     """Whether members get different mixtures, with one matrix for the whole row."""
     return bool(event["mixing"]) and np.ndim(event["mixing"][0]) == 2 and len(event["mixing"][0]) > 1
-
-
-def _votes(same: MemberEvents) -> list[Figure]:
-    """Draw the mean votes of each voting layer over rounds, with a slider over clients, unless they are many."""
-    mark, members, events = same
-    voted = [event for event in events if event.get("votes") is not None]
-    if not voted or len(members) > MAX_ROWS:
-        return []
-    votes = np.array([expand(np.array(e["votes"], dtype=float), e["members"], members) for e in voted])
-    mean = np.nansum(votes, axis=0) / np.maximum((~np.isnan(votes)).sum(axis=0), 1)
-    layers = [f"layer {i - len(mean)}" for i in range(len(mean))]
-    note = "Mean votes over all rounds. Layers are numbered from the end of the encoder."
-    slider, states = Slider("client", members, len(members) - 1), [mean[:, i] for i in range(len(members))]
-    about, highest = (f"votes{mark}", "Layer votes", note), float(mean.max())
-    return [heat_map(*about, states, layers, members, sliders=[slider], zmin=0, zmax=highest)]

@@ -1,7 +1,9 @@
 """Who helps whom: the effect of the server's update on each client, and of each client's update on the others."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +13,8 @@ import torch
 from fedhca2.aggregation.means import cosines
 from fedhca2.reports.figures import COLOURS, GREY, MAX_LABELLED, Figure, Slider, axes, heat_map, thin
 from fedhca2.reports.figures.curves import series
-from fedhca2.reports.figures.groups import MemberEvents, by_members, expand, group_clients
+from fedhca2.reports.figures.groups import MemberEvents, by_members, group_clients, mean_of
+from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.words import counted, gain_text
 
@@ -31,22 +34,20 @@ class MeasuredPairs:
     cosine: list[Array]
     magnitude: list[Array]
 
-    @property
+    @cached_property
     def mean(self) -> Array:
         """The mean transfer over rounds, without the diagonal."""
-        known = ~np.isnan(self.transfer)
-        total = np.where(known, self.transfer, 0).sum(axis=0)
-        return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+        return mean_of(self.transfer)
 
-    def best_giver(self, receiver: str) -> tuple[str, float] | None:
-        """Whose update would help a client most, and by how much; None if no update was measured."""
-        if receiver not in self.members:
-            return None
-        column = self.mean[:, self.members.index(receiver)]
-        if np.isnan(column).all():
-            return None
-        giver = int(np.nanargmax(column))
-        return self.members[giver], float(column[giver])
+    @cached_property
+    def best_givers(self) -> dict[str, tuple[str, float]]:
+        """By client, whose update would help it most, and by how much, if any was measured."""
+        found = {}
+        for receiver, column in zip(self.members, self.mean.T, strict=True):
+            if not np.isnan(column).all():
+                giver = int(np.nanargmax(column))
+                found[receiver] = self.members[giver], float(column[giver])
+        return found
 
 
 def magnitude_similarity(gram: Array) -> Array:
@@ -76,15 +77,18 @@ def measured_pairs(run: RunFiles) -> list[MeasuredPairs]:
 
 
 def _pairs(same: MemberEvents) -> MeasuredPairs:
-    pairs = MeasuredPairs(same.mark, same.members, [event["round"] + 1 for event in same.events], [], [], [])
-    for event in same.events:
-        gram = np.array(event["products"], dtype=float)
-        transfer = 100 * np.array(event["transfer"], dtype=float) if "transfer" in event else np.full_like(gram, np.nan)
-        cosine = cosines(torch.from_numpy(gram)).numpy()
-        sizes = magnitude_similarity(gram)
-        for states, one in ((pairs.transfer, transfer), (pairs.cosine, cosine), (pairs.magnitude, sizes)):
-            states.append(expand(one, event["members"], same.members))
-    return pairs
+    def transfer(event: Event) -> Array:
+        unknown = np.full_like(event["products"], np.nan, dtype=float)
+        return 100 * np.array(event["transfer"], dtype=float) if "transfer" in event else unknown
+
+    def cosine(event: Event) -> Array:
+        return cosines(torch.tensor(event["products"], dtype=torch.float64)).numpy()
+
+    def magnitude(event: Event) -> Array:
+        return magnitude_similarity(np.array(event["products"], dtype=float))
+
+    rounds = [event["round"] + 1 for event in same.events]
+    return MeasuredPairs(same.mark, same.members, rounds, *map(same.matrices, (transfer, cosine, magnitude)))
 
 
 def transfer_sentences(run: RunFiles) -> list[str]:
@@ -111,22 +115,17 @@ def transfer_sentences(run: RunFiles) -> list[str]:
 def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[MeasuredPairs]) -> str:
     """Say whose loss the server's update lowered, and how a rise can agree with Δm."""
     most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
-    better = sum(gain > 0 for gain in gains.values())
-    told = (
-        f"The server's update lowered the validation loss of {better} of {counted(len(gains), 'client')} at once: it "
-    )
+    better, of = sum(gain > 0 for gain in gains.values()), counted(len(gains), "client")
+    told = f"The server's update lowered the validation loss of {better} of {of} at once: it "
     told += f"{'fell most' if gains[most] > 0 else 'rose least'} for {most} ({loss_text(gains[most])})"
     if least != most:
         told += f", and {'rose most' if gains[least] < 0 else 'fell least'} for {least} ({loss_text(gains[least])})"
-    giver = next((best for group in pairs if (best := group.best_giver(most)) and best[1] > 0), None)
-    told += (
-        f". The update of {giver[0]}, added as a whole, would help {most} most ({loss_text(giver[1])})."
-        if giver
-        else "."
-    )
+    givers = [best for group in pairs if (best := group.best_givers.get(most)) and best[1] > 0]
+    for giver, gain in givers[:1]:
+        told += f". The update of {giver}, added as a whole, would help {most} most ({loss_text(gain)})"
     if better < len(gains):
-        told += " A loss that rises at once can still end lower: Δm compares scores at the end of whole runs."
-    return told
+        told += ". A loss that rises at once can still end lower: Δm compares scores at the end of whole runs"
+    return f"{told}."
 
 
 def loss_text(gain: float) -> str:
@@ -181,50 +180,48 @@ def _heat_map(pairs: MeasuredPairs) -> Figure:
     count = len(pairs.members)
     shown = thin(len(pairs.rounds), count**2)
     states = [*(pairs.transfer[i] for i in shown), pairs.mean]
-    reach = _reach(np.array(states))
+    reach = _reach(states)
     look: dict[str, Any] = {"zmin": -reach, "zmax": reach, "autocolorscale": False, "colorscale": SCALE}
     look |= {"hovertemplate": "%{y} → %{x}: %{z:+.2f}%<extra></extra>", "colorbar": {"thickness": 12, "title": "%"}}
     if count <= MAX_LABELLED:
         look["texttemplate"] = "%{z:+.1f}"
-    slider = Slider.of_rounds([*(pairs.rounds[i] for i in shown), "mean"])
+    look["sliders"] = [Slider.of_rounds([*(pairs.rounds[i] for i in shown), "mean"])]
     note = "Decrease (%) in the column's loss if the row's update were added to its encoder as a whole."
-    figure = heat_map(
-        f"transfer{pairs.mark}",
-        "Predicted transfer (row → column)",
-        note,
-        states,
-        pairs.members,
-        sliders=[slider],
-        **look,
-    )
+    title = "Predicted transfer (row → column)"
+    figure = heat_map(f"transfer{pairs.mark}", title, note, states, pairs.members, **look)
     if count > MAX_LABELLED:
         figure.layout["height"] = 200 + max(360, 12 * min(count, 80))
         figure.layout["xaxis"] |= {"tickangle": -90, "tickfont": {"size": 9}}
     return figure
 
 
-def _reach(values: Array) -> float:
+def _reach(values: Sequence[Array]) -> float:
     """The end of a colour scale; one outlier does not fade all others."""
     return max(float(np.nanquantile(np.abs(values), 0.98)), 1e-6)
 
 
 def _graph(pairs: MeasuredPairs, most: int = 60) -> Figure:
     """Draw an arrow to each client, on the right, from the one whose update would help it most, on the left."""
-    best = {name: giver for name in pairs.members if (giver := pairs.best_giver(name)) and giver[1] > 0}
+    best = {name: giver for name, giver in pairs.best_givers.items() if giver[1] > 0}
     drawn = sorted(best, key=lambda name: best[name][1], reverse=True)[:most]
     givers = list(dict.fromkeys(best[name][0] for name in drawn))
     receivers = sorted(drawn, key=lambda name: givers.index(best[name][0]))  # so that few arrows cross
-    left, right = ({name: (i + 0.5) / len(names) for i, name in enumerate(names)} for names in (givers, receivers))
-    strongest = max((value for _, value in best.values()), default=1.0)
-    counts = {giver: sum(best[name][0] == giver for name in receivers) for giver in givers}
+    counts = Counter(best[name][0] for name in receivers)
     told = [f"would help {counts[name]} most" for name in givers]
     told_right = [f"{best[name][0]}: {gain_text(best[name][1])}" for name in receivers]
-    hidden = {"visible": False, "fixedrange": True}
-    room = min(24 + 7 * max(map(len, pairs.members)), 180)
+    left, right = ({name: (i + 0.5) / len(names) for i, name in enumerate(names)} for names in (givers, receivers))
+    strongest = max((value for _, value in best.values()), default=1.0)
+    look = {"axref": "x", "ayref": "y", "ax": 0, "x": 1, "standoff": 8, "startstandoff": 8, "showarrow": True}
+    look |= {"text": "", "arrowhead": 2, "arrowsize": 0.8, "arrowcolor": HELPS, "opacity": 0.8}
+    arrows = [
+        {**look, "ay": left[best[name][0]], "y": right[name], "arrowwidth": 1 + 3 * best[name][1] / strongest}
+        for name in receivers
+    ]
+    hidden, room = {"visible": False, "fixedrange": True}, min(24 + 7 * max(map(len, pairs.members)), 180)
     layout = {
         "xaxis": {**hidden, "range": [0, 1]},
         "yaxis": {**hidden, "range": [1, 0]},
-        "annotations": [_arrow(left[best[name][0]], right[name], best[name][1] / strongest) for name in receivers],
+        "annotations": arrows,
         "showlegend": False,
         "height": max(300, 60 + 24 * len(receivers)),
         "margin": {"l": room, "r": room, "t": 10, "b": 10},
@@ -248,13 +245,6 @@ def _names(x: float, at: Mapping[str, float], told: list[str], position: str) ->
     return {"type": "scatter", "mode": "markers+text", **points, **text, **hover}
 
 
-def _arrow(start: float, end: float, share: float) -> dict[str, Any]:
-    """An arrow from a height on the left to one on the right, as thick as its share of the strongest."""
-    ends = {"ax": 0, "ay": start, "axref": "x", "ayref": "y", "x": 1, "y": end}
-    look = {"arrowhead": 2, "arrowwidth": 1 + 3 * share, "arrowsize": 0.8, "arrowcolor": HELPS, "opacity": 0.8}
-    return {**ends, **look, "text": "", "showarrow": True, "standoff": 8, "startstandoff": 8}
-
-
 def _points(pairs: MeasuredPairs) -> Figure:
     """Draw every pair by the cosine and the magnitude similarity of its updates, coloured by its transfer if known."""
     one, other = np.triu_indices(len(pairs.members), 1)
@@ -267,8 +257,8 @@ def _points(pairs: MeasuredPairs) -> Figure:
     ]
     marker: dict[str, Any] = {"size": 9, "color": GREY, "line": {"width": 1, "color": GREY}}
     if not np.isnan(transfer).all():
-        reach = _reach(np.array(transfer))
-        marker |= {"color": transfer[-1].tolist(), "colorscale": SCALE, "cmin": -reach, "cmax": reach}
+        scale = _reach(transfer)
+        marker |= {"color": transfer[-1].tolist(), "colorscale": SCALE, "cmin": -scale, "cmax": scale}
         marker |= {"colorbar": {"thickness": 12, "title": "%"}}
         changes = [{**change, "marker.color": [z.tolist()]} for change, z in zip(changes, transfer, strict=True)]
     trace = {
