@@ -13,7 +13,7 @@ from fedhca2.federation.flower.deploy.site_config import Ledger, SiteScores, cos
 from fedhca2.federation.run import run
 from fedhca2.reports.figures.groups import left_out
 from fedhca2.reports.figures.transfer import transfer_figures
-from fedhca2.reports.page.tables import declined_table
+from fedhca2.reports.page.tables import reasons_tables
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher
 
@@ -231,7 +231,7 @@ def test_a_site_that_tells_no_scores_is_missing_from_the_results_alone(reserved)
 
 
 def test_the_page_says_what_sites_declined(reserved):
-    [table] = declined_table(RunFiles(reserved))
+    *_, table = reasons_tables(RunFiles(reserved))
     assert ["home", "2", "scores stay at the site: it sends none (scores in site.yaml)"] in [
         [cell.text for cell in row] for row in table.rows
     ]

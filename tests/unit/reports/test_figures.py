@@ -11,7 +11,7 @@ from fedhca2.params import Layout
 from fedhca2.reports.figures import COLOURS, Slider, fit_range, heat_map
 from fedhca2.reports.figures.conflict import (
     SYMBOLS,
-    Points,
+    Point,
     conflict_figures,
     cosines,
     map_figures,
@@ -19,13 +19,13 @@ from fedhca2.reports.figures.conflict import (
     tsne_map,
 )
 from fedhca2.reports.figures.curves import cost_figures, draw_series, loss_curves, metric_curves, weight_figures
-from fedhca2.reports.figures.groups import group_clients
+from fedhca2.reports.figures.groups import ClientGroups, by_members, group_clients, mean_of
 from fedhca2.reports.figures.mixing import (
     attention_figures,
-    chosen_together,
     correctness,
     entropy,
     exchange_sentence,
+    friends,
     grouping_figures,
     shares,
 )
@@ -173,12 +173,9 @@ def test_a_tsne_map_leaves_out_who_was_away():
 
 def crowd(count):
     """`count` clients of two data sets, and the figures that map their updates."""
-    names = [f"c{i}" for i in range(count)]
-    marks = [("outdoor", "indoor")[i % 2] for i in range(count)]
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    labels = {name: [i] for i, name in enumerate(names)}
-    points = Points(names, labels, marks, colours, Slider.of_rounds([1]))
-    return by_id(map_figures([np.eye(count)], points, "encoder", "Map"))
+    points = [Point(f"c{i}", f"c{i}", ("outdoor", "indoor")[i % 2]) for i in range(count)]
+    colours = {f"c{i}": COLOURS[i % len(COLOURS)] for i in range(count)}
+    return by_id(map_figures([np.eye(count)], points, colours, Slider.of_rounds([1]), "encoder", "Map"))
 
 
 @pytest.mark.parametrize(
@@ -282,14 +279,15 @@ def test_a_partner_that_nobody_chose_is_not_counted_although_both_get_the_same_m
         "votes": mixing.votes.tolist(),
     }
     assert (shares(event)[[0, 1], [1, 0]] > 0).all()
-    assert chosen_together([event], "abcd").tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
-    assert "in 0%" in correctness(chosen_together([event], "abcd"), list("xxyy"))
+    assert friends(event).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
+    assert "in 0%" in correctness(friends(event), list("xxyy"))
 
 
 def test_grouping_counts_common_rounds_only():
     both = {"members": ["a", "b"], "mixing": [[[0.5, 0.5]]], "gets": [[0, 0]]}
     alone = {"members": ["a"], "mixing": [[[1.0]]], "gets": [[0]]}
-    assert chosen_together([both, alone, alone], "ab").tolist() == [[1, 1], [1, 1]]
+    (same,) = by_members([both, alone, alone], ClientGroups({}, {}))
+    assert mean_of(same.matrices(friends)).tolist() == [[1, 1], [1, 1]]
 
 
 def test_votes_have_a_row_for_every_layer(run):

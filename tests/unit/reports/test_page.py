@@ -7,7 +7,7 @@ import pytest
 
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.groups import ATTENDANCE, attendance_figures, left_out
-from fedhca2.reports.page import Section, Text
+from fedhca2.reports.page import Section, Table, Text
 from fedhca2.reports.page.predictions import colour_key, image_scores, in_words, run_galleries
 from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.write import render, single_sections, write_page
@@ -192,7 +192,7 @@ def test_no_class_is_black_without_a_background():
 def test_a_comparison_shows_gains_weights_conflicts_and_settings(tmp_path):
     runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2", better=1.1, seed=3)]
     sections = {section.id: section for section in several_sections(runs)}
-    tables = {b.title: b for section in sections.values() for b in section.blocks if b.kind == "table"}
+    tables = {b.title: b for section in sections.values() for b in section.blocks if isinstance(b, Table)}
     assert tables["Results"].columns[1] == "Δm % ↑"
     gains = [cell.text for cell in tables["Gain over local"].rows[0]]
     assert gains == ["fedhca2", "+10.0%", "+10.0%", "+10.0%", "+9.09%"]

@@ -52,7 +52,7 @@ def test_more_comparisons_take_more_evidence():
 
 
 def test_the_mark_is_explained_in_every_layout():
-    text, latex, table, page = to_markdown(SURE), to_latex(SURE), comparison_table(SURE), results_table(SURE)
+    text, latex, table, page = to_markdown(SURE), to_latex(SURE), comparison_table(SURE), results_table(SURE, {})
     assert r"| ours | **+5.00 ± 0.10**\* |" in text
     assert text.splitlines()[-1].startswith(r"\* Δm differs from 0 beyond chance (paired t-test against local over 3")
     assert r"ours & \textbf{+5.00 $\pm$ 0.10}$^{*}$ \\" in latex

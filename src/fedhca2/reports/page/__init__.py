@@ -4,7 +4,6 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import ClassVar
 
 from PIL import Image
 
@@ -34,7 +33,6 @@ class Table:
     over: Sequence[tuple[str, int]] = ()
     folded: bool = False  # only its title is shown at first
     wide: bool = True
-    kind: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,6 @@ class AnswerBlock:
     sentences: Sequence[str]
     tiles: Sequence[Tile]
     mark: str = ""
-    kind: ClassVar[str] = "answer"
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,6 @@ class Text:
 
     title: str
     text: str
-    kind: ClassVar[str] = "text"
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,6 @@ class Note:
     """A remark in the place of a figure."""
 
     text: str
-    kind: ClassVar[str] = "note"
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,6 @@ class Gallery:
     rows: Sequence[tuple[str, Sequence[Picture]]]
     colour: str = ""
     key: Key = field(default_factory=Key)
-    kind: ClassVar[str] = "gallery"
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,6 @@ class Drawing:
     title: str
     svg: str
     note: str
-    kind: ClassVar[str] = "drawing"
 
 
 Block = Table | AnswerBlock | Text | Note | Gallery | Drawing | Figure

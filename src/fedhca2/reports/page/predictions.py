@@ -10,7 +10,7 @@ from fedhca2.errors import UserError
 from fedhca2.painting import paint_depth
 from fedhca2.reports.figures.groups import group_clients
 from fedhca2.reports.page import Gallery, Key, Picture, address
-from fedhca2.reports.page.tables import gains_of
+from fedhca2.reports.page.tables import known_gains
 from fedhca2.reports.pictures import paint, paint_label, to_image, unit_of
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, Task
@@ -54,7 +54,7 @@ def chosen_clients(run: RunFiles) -> list[str]:
     clients = list(run.tasks)
     if len(clients) <= MAX_CLIENTS:
         return clients
-    ranked = [gain.client for gain in sorted(gains_of(run), key=lambda gain: gain.percent)]
+    ranked = [one.client for one in sorted(known_gains(run), key=lambda one: one.gain)]
     ends = [*ranked[-3:], *ranked[:3]]
     wanted = [*ends, *(own[0] for own in group_clients(run).groups.values() if own), *clients]
     return list(dict.fromkeys(client for client in wanted if run.samples_file(client).is_file()))[:MAX_CLIENTS]
@@ -89,8 +89,7 @@ def _gallery(run: RunFiles, client: str, task: Task, columns: Mapping[str, tuple
         pictures.append(_shown(task, labels[i], names, told, ends, label=True))
         pictures += [_shown(task, own[i], names, _score(task, scores[label][i]), ends) for label, own in maps.items()]
         rows.append((word, pictures))
-    chosen = list(images.values())
-    seen = [labels[chosen], *(own[chosen] for own in maps.values())]
+    seen = [own[list(images.values())] for own in (labels, *maps.values())]
     title = client if len(run.tasks.get(client, ())) == 1 else f"{client}, {task.title}"
     return Gallery(title, ["input", "label", *maps], rows, colour, colour_key(task, seen, names))
 

@@ -7,34 +7,12 @@ from math import isfinite
 
 from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, Column, Comparison, SeedScores, gather, with_trivial
 from fedhca2.reports.drawings import RANKS_TITLE, draw_ranks, ranking_note, ranking_of
-from fedhca2.reports.figures import COLOURS, GREY, Figure, gain_axes, gain_bars, round_axes
-from fedhca2.reports.figures.conflict import conflict_figures
-from fedhca2.reports.figures.curves import (
-    Series,
-    draw_series,
-    last_score,
-    rounds_to_match,
-    score_axis,
-    task_series,
-    total_bytes,
-    weight_figures,
-)
+from fedhca2.reports.figures import COLOURS, GREY, Figure, conflict, curves, gain_axes, gain_bars, round_axes
+from fedhca2.reports.figures.curves import Series
 from fedhca2.reports.figures.groups import group_clients
 from fedhca2.reports.layouts import marked_cell, marks_note
-from fedhca2.reports.page import ONE_EVALUATION, AnswerBlock, Block, Cell, Drawing, Note, Section, Table, Tile
+from fedhca2.reports.page import ONE_EVALUATION, AnswerBlock, Block, Cell, Drawing, Note, Section, Table, Tile, tables
 from fedhca2.reports.page.predictions import comparison_galleries
-from fedhca2.reports.page.tables import (
-    GAIN,
-    MEANING,
-    TRIVIAL_MEANS,
-    about_runs,
-    cost_tiles,
-    facts_table,
-    gain_cell,
-    mark_of,
-    unclear_scores,
-    versions_table,
-)
 from fedhca2.reports.variants import differing, flat, variants
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks.task import TRIVIAL
@@ -48,22 +26,23 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
     comparison, rows = gather(runs), variants(runs)
     firsts = {label: same[0] for label, same in rows.items()}
     colours = method_colours(rows)
-    tables = [results_table(with_trivial(comparison, runs), colours), differences_table(comparison, colours)]
-    results = [
-        *about_runs(runs),
-        *comparison_answer(comparison, rows),
+    results: list[Block] = [
+        *tables.about_runs(runs),
+        comparison_answer(comparison, rows),
         *_gains(comparison, colours),
-        *tables,
-        *_ranks(comparison),
+        results_table(with_trivial(comparison, runs), colours),
+        differences_table(comparison, colours),
     ]
+    if ranking := ranking_of(comparison):
+        results.append(Drawing(RANKS_TITLE, draw_ranks(ranking), ranking_note(ranking)))
     sections = [
         Section("Results", results, colours),
-        Section("Training", _curves(rows, colours), colours),
+        Section("Training", _curves(rows, colours) or [Note(ONE_EVALUATION)], colours),
         Section("Predictions", comparison_galleries(firsts)),
-        Section("Learned weights", *_of_each(firsts, weight_figures)),
-        Section("Update similarity", *_of_each(firsts, conflict_figures)),
-        Section("Cost", [*_costs(rows, colours), facts_table(runs)], colours),
-        Section("Settings", [*settings_tables(firsts), versions_table(runs)]),
+        Section("Learned weights", *_of_each(firsts, curves.weight_figures)),
+        Section("Update similarity", *_of_each(firsts, conflict.conflict_figures)),
+        Section("Cost", [*_costs(rows, colours), tables.facts_table(runs)], colours),
+        Section("Settings", [*settings_tables(firsts), tables.versions_table(runs)]),
     ]
     return [section for section in sections if section.blocks]
 
@@ -74,27 +53,25 @@ def method_colours(rows: Variants) -> dict[str, str]:
     return {label: COLOURS[others.index(label) % len(COLOURS)] if label in others else GREY for label in rows}
 
 
-def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFiles]]) -> list[Block]:
+def comparison_answer(comparison: Comparison, runs: Variants) -> AnswerBlock:
     """The method with the highest Δm, its spread over seeds, the others, and what it cost."""
     others = {m: row[DELTA_M] for m, row in comparison.entries.items() if DELTA_M in row and m not in comparison.alone}
     known = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
     if not known:
         sentence = "Δm is unknown: a local score is 0, or no run of `local` has the same settings and seeds."
-        return [AnswerBlock("Δm", UNKNOWN, [MEANING], [sentence, *unclear_scores(runs)], ())]
-    best, *rest = sorted(known, key=lambda method: -known[method].mean)
+        return AnswerBlock("Δm", UNKNOWN, [tables.MEANING], [sentence, *tables.unclear_scores(runs)], ())
+    ranked = dict(sorted(known.items(), key=lambda pair: -pair[1].mean))
+    first, *rest = [
+        Tile(f"Δm of {method}", f"{entry.mean:+.2f}%", _over_seeds(entry), tables.mark_of(entry.mean))
+        for method, entry in ranked.items()
+    ]
+    best = next(iter(ranked))
     sentence = f"{best} gains most over local training"
     if comparison.p_values.get(best) is not None and not comparison.is_beyond_chance(best, DELTA_M):
         sentence += ", but the gain is not statistically significant"
-
-    def facts(method: str) -> tuple[str, str, str]:
-        """Its Δm, how certain that is, and whether it is a gain."""
-        return f"{known[method].mean:+.2f}%", _over_seeds(known[method]), mark_of(known[method].mean)
-
-    tiles = [*(Tile(f"Δm of {method}", *facts(method)) for method in rest[:4]), *cost_tiles(runs[best][0])]
-    number, certain, mark = facts(best)
-    return [
-        AnswerBlock(f"Δm of {best}", number, [MEANING, certain], [f"{sentence}.", *unclear_scores(runs)], tiles, mark)
-    ]
+    sentences = [f"{sentence}.", *tables.unclear_scores(runs)]
+    tiles = [*rest[:4], *tables.cost_tiles(runs[best][0])]
+    return AnswerBlock(first.name, first.fact, [tables.MEANING, first.detail], sentences, tiles, first.mark)
 
 
 def _over_seeds(entry: SeedScores) -> str:
@@ -103,27 +80,22 @@ def _over_seeds(entry: SeedScores) -> str:
     return f"± {entry.deviation:.2f} (SD over {len(entry.values)} seeds)."
 
 
-def results_table(comparison: Comparison, colours: Mapping[str, str] | None = None) -> Table:
+def results_table(comparison: Comparison, colours: Mapping[str, str]) -> Table:
     """Make the papers' table: a row per method, Δm first, the best of each column in bold."""
     columns = sorted(comparison.columns, key=lambda column: not column.is_gain)
     rows = []
     for method, entries in comparison.entries.items():
+        marks = ["best" * comparison.is_best(method, column) for column in columns]
         cells = [
-            Cell(
-                marked_cell(comparison, method, column),
-                "best" if comparison.is_best(method, column) else "",
-                entries[column].mean,
-            )
-            for column in columns
+            Cell(marked_cell(comparison, method, column), mark, entries[column].mean)
+            for column, mark in zip(columns, marks, strict=True)
         ]
-        rows.append([Cell(method, colour=(colours or {}).get(method, "")), *cells])
+        rows.append([Cell(method, colour=colours.get(method, "")), *cells])
     seeds = max(len(entry.values) for row in comparison.entries.values() for entry in row.values())
-    note = f"Mean ± SD over {seeds} seeds. " if seeds > 1 else ""
-    note += "Bold: best in column."
-    if BY_CLIENT in comparison.columns:
-        note += " Δm averages each group first; Δm by client does not."
-    note += f" {TRIVIAL_MEANS}" if TRIVIAL in comparison.entries else ""
-    return _by_column("Results", columns, rows, f"{note} {marks_note(comparison)}".strip())
+    notes = [f"Mean ± SD over {seeds} seeds."] * (seeds > 1) + ["Bold: best in column."]
+    notes += ["Δm averages each group first; Δm by client does not."] * (BY_CLIENT in comparison.columns)
+    notes += [tables.TRIVIAL_MEANS] * (TRIVIAL in comparison.entries)
+    return _by_column("Results", columns, rows, " ".join([*notes, marks_note(comparison)]).strip())
 
 
 def differences_table(comparison: Comparison, colours: Mapping[str, str]) -> Table:
@@ -132,7 +104,7 @@ def differences_table(comparison: Comparison, colours: Mapping[str, str]) -> Tab
     columns = [column for column in comparison.columns if not column.is_gain]
     rows = []
     for method in others:
-        gains = [gain_cell(comparison.gain(method, column, first)) for column in columns]
+        gains = [tables.gain_cell(comparison.gain(method, column, first)) for column in columns]
         rows.append([Cell(method, colour=colours[method]), *gains])
     return _by_column(f"Gain over {first}", columns, rows, "Relative gain in percent; positive is better.")
 
@@ -160,64 +132,61 @@ def _gains(comparison: Comparison, colours: Mapping[str, str]) -> list[Figure]:
     methods = [method for method in comparison.entries if method not in comparison.alone]
     if DELTA_M not in comparison.columns or not methods:
         return []
-    entries = {method: comparison.entries[method][DELTA_M] for method in methods}
-    bars = []
-    for method, entry in entries.items():
-        whisker = {"error_x": {"type": "data", "array": [entry.deviation]}} if entry.deviation is not None else {}
-        bars.append(gain_bars(method, colours[method], [method], [entry.mean], meta=method, **whisker))
-    ends = [entry.mean + sign * (entry.deviation or 0.0) for entry in entries.values() for sign in (-1, 1)]
+    bars, ends, several = [], [], False
+    for method in methods:
+        mean, deviation = comparison.entries[method][DELTA_M].mean, comparison.entries[method][DELTA_M].deviation
+        whisker = {} if deviation is None else {"error_x": {"type": "data", "array": [deviation]}}
+        bars.append(gain_bars(method, colours[method], [method], [mean], meta=method, **whisker))
+        ends += [mean - (deviation or 0.0), mean + (deviation or 0.0)]
+        several = several or bool(whisker)
     layout = gain_axes("Δm (%)", ends, 90 + 34 * len(methods), barmode="overlay")
-    several = any("error_x" in bar for bar in bars)
     note = "Mean relative gain over local training; "
     note += "whiskers: SD over seeds." if several else "one seed, no error bar."
     figures = [Figure("delta-m", "Δm", note, bars, layout, wide=True)]
-    return figures + _gains_by_column(comparison, methods, colours)
+    columns, local = [column for column in comparison.columns if not column.is_gain], next(iter(comparison.alone), None)
+    if local is not None and len(methods) * len(columns) <= 60:
+        figures.append(_gains_by_column(comparison, columns, {method: colours[method] for method in methods}, local))
+    return figures
 
 
-def _gains_by_column(comparison: Comparison, methods: list[str], colours: Mapping[str, str]) -> list[Figure]:
-    columns = [column for column in comparison.columns if not column.is_gain]
-    local = next(iter(comparison.alone), None)
-    if local is None or len(methods) * len(columns) > 60:
-        return []
+def _gains_by_column(
+    comparison: Comparison, columns: Sequence[Column], colours: Mapping[str, str], local: str
+) -> Figure:
     names, traces = [f"{column.group}: {column.task}" for column in columns], []
-    for method in methods:
+    for method, colour in colours.items():
         gains = [comparison.gain(method, column, local) for column in columns]
         numbers = {"text": [gain_text(gain) for gain in gains], "textposition": "outside"}
-        traces.append(gain_bars(method, colours[method], names, gains, meta=method, **numbers))
-    height = 100 + (14 + 18 * len(methods)) * len(columns)
-    layout = gain_axes(GAIN, [gain for trace in traces for gain in trace["x"]], height, barmode="group")
+        traces.append(gain_bars(method, colour, names, gains, meta=method, **numbers))
+    height = 100 + (14 + 18 * len(colours)) * len(columns)
+    layout = gain_axes(tables.GAIN, [gain for trace in traces for gain in trace["x"]], height, barmode="group")
     note = "Relative change of each group's mean score. Positive means better, also for metrics where lower is better."
-    return [Figure("gains", "Who gained", note, traces, layout, wide=True)]
-
-
-def _ranks(comparison: Comparison) -> list[Drawing]:
-    ranking = ranking_of(comparison)
-    return [Drawing(RANKS_TITLE, draw_ranks(ranking), ranking_note(ranking))] if ranking else []
+    return Figure("gains", "Who gained", note, traces, layout, wide=True)
 
 
 def _curves(rows: Variants, colours: Mapping[str, str]) -> list[Block]:
     """Draw the scores of every method by client, or by group of many clients: means and ranges over seeds."""
-    figures: list[Block] = []
     first = next(iter(rows.values()))[0]
-    for number, (label, clients) in enumerate(group_clients(first).groups.items()):
-        for task in dict.fromkeys(task for client in clients for task in first.tasks.get(client, ())):
-            if figure := _curve(rows, colours, clients, task):
-                title = f"{label}: {first.task_set[task].title}"
-                figures.append(replace(figure, id=f"metric-{number}-{task}", title=title))
-    return figures or [Note(ONE_EVALUATION)]
+    figures = [
+        _curve(rows, colours, clients, task, (f"metric-{number}-{task}", f"{label}: {first.task_set[task].title}"))
+        for number, (label, clients) in enumerate(group_clients(first).groups.items())
+        for task in dict.fromkeys(task for client in clients for task in first.tasks.get(client, ()))
+    ]
+    return [figure for figure in figures if figure]
 
 
-def _curve(rows: Variants, colours: Mapping[str, str], clients: Sequence[str], task: str) -> Figure | None:
+def _curve(
+    rows: Variants, colours: Mapping[str, str], clients: Sequence[str], task: str, about: tuple[str, str]
+) -> Figure | None:
     """Draw the mean score of some clients in a task, by method; None if it was measured once."""
     first = next(iter(rows.values()))[0]
-    if (main := last_score(first, task)) is None:
+    if (main := curves.last_score(first, task)) is None:
         return None
     traces, means = [], {}
     for method, same in rows.items():
-        by_run = [task_series(run.of("metric"), task, main.metric) for run in same]
+        by_run = [curves.task_series(run.of("metric"), task, main.metric) for run in same]
         seeds = [mean_series([own[client] for client in clients if client in own]) for own in by_run]
         rounds = sorted({round for one in seeds for round in one})
-        traces += draw_series(method, colours[method], seeds, rounds, band="seeds")
+        traces += curves.draw_series(method, colours[method], seeds, rounds, band="seeds")
         means[method] = mean_series(seeds)
     if max((len(trace["x"]) for trace in traces), default=0) < 2:
         return None
@@ -225,7 +194,7 @@ def _curve(rows: Variants, colours: Mapping[str, str], clients: Sequence[str], t
     note = f"Mean of up to {most} seeds; band: lowest to highest." if most > 1 else ""
     local = next((means[method] for method, same in rows.items() if same[0].method == LOCAL), None)
     note += f" {matching_rounds(means, local, main.higher_is_better)}" if local else ""
-    return Figure("", "", note.strip(), traces, round_axes(first.rounds, score_axis(main), traces))
+    return Figure(*about, note.strip(), traces, round_axes(first.rounds, curves.score_axis(main), traces))
 
 
 def matching_rounds(means: Mapping[str, Series], local: Series, higher: bool) -> str:
@@ -234,7 +203,7 @@ def matching_rounds(means: Mapping[str, Series], local: Series, higher: bool) ->
     >>> matching_rounds({"local": {1: 1.0, 2: 2.0}, "fedper": {1: 2.0}}, {1: 1.0, 2: 2.0}, higher=True)
     "Rounds to local's final score: local 2, fedper 1."
     """
-    needed = {method: rounds_to_match(one, local, higher) for method, one in means.items()}
+    needed = {method: curves.rounds_to_match(one, local, higher) for method, one in means.items()}
     told = ", ".join(f"{method} {'never' if round is None else round}" for method, round in needed.items())
     return f"Rounds to {LOCAL}'s final score: {told}."
 
@@ -245,10 +214,7 @@ def mean_series(several: Sequence[Series]) -> Series:
     >>> mean_series([{1: 2.0, 2: 3.0}, {1: 4.0}])
     {1: 3.0, 2: 3.0}
     """
-    values: dict[int, list[float]] = {}
-    for one in several:
-        for round, value in one.items():
-            values.setdefault(round, []).append(value)
+    values = {round: [one[round] for one in several if round in one] for each in several for round in each}
     return {round: sum(own) / len(own) for round, own in values.items()}
 
 
@@ -268,11 +234,11 @@ def _costs(rows: Variants, colours: Mapping[str, str]) -> list[Figure]:
     rounds, seconds = next(iter(rows.values()))[0].rounds, []
     for label, same in rows.items():
         times = [{event["round"] + 1: event["seconds"] for event in run.of("round")} for run in same]
-        seconds += draw_series(label, colours[label], times, range(1, rounds + 1), band="seeds")
+        seconds += curves.draw_series(label, colours[label], times, range(1, rounds + 1), band="seeds")
     sums = {label: [same[0].outcome.bytes[way] for way in ("up", "down")] for label, same in rows.items()}
     note = "Whole rounds: clients and server."
     told = "All clients together, one seed: upload (dark), download (light)."
     return [
         Figure("seconds", "Time per round", note, seconds, round_axes(rounds, "s")),
-        total_bytes("bytes", told, sums, colours),
+        curves.total_bytes("bytes", told, sums, colours),
     ]

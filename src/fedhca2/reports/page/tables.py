@@ -1,14 +1,13 @@
 """The results, participants, facts and versions of a run as blocks of its page, with the answer before them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
 
 import numpy as np
 
 from fedhca2.reports.figures import GREY, Figure, Trace, gain_axes, gain_bars
-from fedhca2.reports.figures.groups import ClientGroups, group_clients, left_out
+from fedhca2.reports.figures.groups import group_clients, left_out
 from fedhca2.reports.figures.mixing import exchange_sentence
 from fedhca2.reports.page import AnswerBlock, Block, Cell, Note, Table, Tile
 from fedhca2.reports.tables import (
@@ -21,10 +20,9 @@ from fedhca2.reports.tables import (
     scores_by_kind,
     text_of,
 )
-from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.folder import EVENTS
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import Scores, task_scores
+from fedhca2.run_folder.result import Scores, TaskScore, task_scores
 from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, metric_title, score_text, size_text
 
 GAIN = "gain over local training (%)"
@@ -33,25 +31,19 @@ TRIVIAL_MEANS = "Trivial: the largest class, or the mean, of the training labels
 PARTS = ("encoder", "decoder", "head")
 
 
-@dataclass(frozen=True)
-class Gain:
-    """What a client's task gained over local training, in percent."""
-
-    client: str
-    task: str
-    name: str
-    percent: float
-    told: str  # both scores
+def known_gains(run: RunFiles) -> list[TaskScore]:
+    """The scores with a known gain, in the order of the clients and their tasks."""
+    return [one for one in task_scores(*scores_of(run), run.task_set) if isfinite(one.gain)]
 
 
-def gains_of(run: RunFiles) -> list[Gain]:
-    """The gains that are known, in the order of the clients and their tasks."""
-    gains = []
-    for one in task_scores(*scores_of(run), run.task_set):
-        if one.alone and isfinite(one.gain):
-            told = f"{metric_title(one.ours.metric)} {text_of(one.alone)} local, {text_of(one.ours)} {run.method}"
-            gains.append(Gain(one.client, one.task, run.short_name(f"{one.client}/{one.task}"), one.gain, told))
-    return gains
+def _name(run: RunFiles, one: TaskScore) -> str:
+    return run.short_name(f"{one.client}/{one.task}")
+
+
+def _both(run: RunFiles, one: TaskScore) -> str:
+    """A score and that of training alone."""
+    alone = text_of(one.alone) if one.alone else UNKNOWN
+    return f"{metric_title(one.ours.metric)} {alone} local, {text_of(one.ours)} {run.method}"
 
 
 def about_runs(runs: Sequence[RunFiles]) -> list[Note]:
@@ -77,34 +69,28 @@ def scores_of(run: RunFiles) -> tuple[Scores, Scores | None]:
 
 def run_answer(run: RunFiles) -> list[Block]:
     """Δm, what each client and task gained, and what it cost."""
-    gains = gains_of(run)
-    answer = _answer(run, gains)
+    gains, answer = known_gains(run), _answer(run)
     if not gains:
         return [answer]
-    groups = group_clients(run)
-    if len(gains) <= 40:
-        return [answer, _bars(groups, gains)]
-    return [answer, _boxes(run, groups, gains), _ends(groups, gains)]
+    return [answer, _bars(run, gains)] if len(gains) <= 40 else [answer, _boxes(run, gains), _ends(run, gains)]
 
 
-def _answer(run: RunFiles, gains: Sequence[Gain]) -> AnswerBlock:
+def _answer(run: RunFiles) -> AnswerBlock:
     if not run.finished:
         sentence = f"The run is not finished. {len(run.of('round'))} of {counted(run.rounds, 'round')} done."
         return AnswerBlock("Δm", UNKNOWN, (), [sentence], ())
-    name, result, unclear = f"Δm of {run.method}", run.outcome, unclear_scores({"": [run]})
+    result, number, mark = run.outcome, UNKNOWN, ""
+    tiles, sentences = [*_end_tiles(run), *cost_tiles(run)], [UNKNOWN_GAIN]
     if not result.baseline:
-        sentence = "No local baseline, so Δm is unknown. Rerun with `--set baseline=true`."
-        return AnswerBlock(name, UNKNOWN, [MEANING], [sentence, *unclear], cost_tiles(run))
-    tiles = [*_end_tiles(gains), *cost_tiles(run)]
-    if result.delta_m is None or not isfinite(result.delta_m):
-        return AnswerBlock(name, UNKNOWN, [MEANING], [UNKNOWN_GAIN, *unclear], tiles)
-    if run.several_of_a_kind and result.delta_m_by_client is not None:
-        tiles.append(
-            Tile("Δm by client", gain_text(result.delta_m_by_client), "mean over clients; Δm averages each group first")
-        )
-    told = [how_certain(result.clients, result.baseline, run.task_set), across_text(result, run.task_set)]
-    sentences = [*filter(None, told), *exchange_sentence(run), *unclear]
-    return AnswerBlock(name, gain_text(result.delta_m), [MEANING], sentences, tiles, mark_of(result.delta_m))
+        sentences = ["No local baseline, so Δm is unknown. Rerun with `--set baseline=true`."]
+    elif result.delta_m is not None and isfinite(result.delta_m):
+        number, mark = gain_text(result.delta_m), mark_of(result.delta_m)
+        told = [how_certain(result.clients, result.baseline, run.task_set), across_text(result, run.task_set)]
+        sentences = [*filter(None, told), *exchange_sentence(run)]
+        if run.several_of_a_kind and (by_client := result.delta_m_by_client) is not None:
+            tiles.append(Tile("Δm by client", gain_text(by_client), "mean over clients; Δm averages each group first"))
+    sentences += unclear_scores({"": [run]})
+    return AnswerBlock(f"Δm of {run.method}", number, [MEANING], sentences, tiles, mark)
 
 
 def unclear_scores(rows: Mapping[str, Sequence[RunFiles]]) -> list[str]:
@@ -116,19 +102,20 @@ def unclear_scores(rows: Mapping[str, Sequence[RunFiles]]) -> list[str]:
     for name, runs in rows.items():
         every = [(run, one) for run in runs for one in task_scores(run.outcome.clients, None, run.task_set)]
         known = [(run, one) for run, one in every if isfinite(one.ours.trivial)]
-        unclear = [run.short_name(f"{one.client}/{one.task}") for run, one in known if not one.ours.is_clear]
+        unclear = [_name(run, one) for run, one in known if not one.ours.is_clear]
         told = f"{len(unclear):,} of {counted(len(known), 'score')}{f' of {name}' * bool(name)}"
         told += f" ({', '.join(unclear)})" if len(runs) == 1 and len(unclear) <= 6 else ""
         counts += [told] * bool(unclear)
     return [f"Not clearly better than a trivial answer, the same for every input: {', '.join(counts)}."][: len(counts)]
 
 
-def _end_tiles(gains: Sequence[Gain]) -> list[Tile]:
-    if len(gains) < 2:
-        return []
-    ranked = sorted(gains, key=lambda gain: gain.percent)
-    ends = (("Best", ranked[-1]), ("Worst", ranked[0]))
-    return [Tile(word, gain_text(one.percent), f"{one.name}: {one.told}", mark_of(one.percent)) for word, one in ends]
+def _end_tiles(run: RunFiles) -> list[Tile]:
+    ranked = sorted(known_gains(run), key=lambda one: one.gain)
+    ends = (("Best", ranked[-1]), ("Worst", ranked[0])) if len(ranked) > 1 else ()
+    return [
+        Tile(word, gain_text(one.gain), f"{_name(run, one)}: {_both(run, one)}", mark_of(one.gain))
+        for word, one in ends
+    ]
 
 
 def cost_tiles(run: RunFiles) -> list[Tile]:
@@ -142,46 +129,45 @@ def cost_tiles(run: RunFiles) -> list[Tile]:
     return [Tile("Time", duration_text(result.seconds), time), Tile("Traffic", size_text(up + down), traffic)]
 
 
-def _bars(groups: ClientGroups, gains: Sequence[Gain]) -> Figure:
+def _bars(run: RunFiles, gains: Sequence[TaskScore]) -> Figure:
     """Draw a bar per client and task, in the client's colour."""
-    labels, traces = groups.labels, list[Trace]()
+    groups, traces = group_clients(run), list[Trace]()
+    labels = groups.labels
     for label, colour in groups.colours.items():
-        own = [gain for gain in gains if labels.get(gain.client) == label]
-        if not own:
-            continue
-        numbers = {"text": [gain_text(gain.percent) for gain in own], "textposition": "outside"}
-        told = {"hovertext": [gain.told for gain in own], "hovertemplate": "%{y}<br>%{hovertext}<extra></extra>"}
-        percent = [gain.percent for gain in own]
-        traces.append(gain_bars(label, colour, [gain.name for gain in own], percent, **numbers, **told))
+        if own := [one for one in gains if labels.get(one.client) == label]:
+            numbers = {"text": [gain_text(one.gain) for one in own], "textposition": "outside"}
+            told: Trace = {"hovertext": [_both(run, one) for one in own]}
+            told["hovertemplate"] = "%{y}<br>%{hovertext}<extra></extra>"
+            names, percent = [_name(run, one) for one in own], [one.gain for one in own]
+            traces.append(gain_bars(label, colour, names, percent, **numbers, **told))
     height = 90 + 30 * len(gains)
-    layout = gain_axes(GAIN, [gain.percent for gain in gains], height, barmode="overlay", bargap=0.25)
-    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": [gain.name for gain in gains]}
+    layout = gain_axes(GAIN, [one.gain for one in gains], height, barmode="overlay", bargap=0.25)
+    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": [_name(run, one) for one in gains]}
     note = "Relative change of each client's score. Positive means better, also for metrics where lower is better."
     return Figure("gains", "Who gained", note, traces, layout)
 
 
-def _boxes(run: RunFiles, groups: ClientGroups, gains: Sequence[Gain]) -> Figure:
+def _boxes(run: RunFiles, gains: Sequence[TaskScore]) -> Figure:
     """Draw quantiles of the gains of each group and task."""
-    labels, by_kind = groups.labels, dict[tuple[str, str], list[float]]()
-    for gain in gains:
-        by_kind.setdefault((labels.get(gain.client, gain.client), gain.task), []).append(gain.percent)
-    traces: list[Trace] = []
+    groups, by_kind = group_clients(run), dict[tuple[str, str], list[float]]()
+    labels, colours = groups.labels, groups.colours
+    for one in gains:
+        by_kind.setdefault((labels.get(one.client, one.client), one.task), []).append(one.gain)
+    traces, parts = list[Trace](), {"lowerfence": 0.05, "q1": 0.25, "median": 0.5, "q3": 0.75, "upperfence": 0.95}
     for (label, task), own in by_kind.items():
-        least, low, middle, high, most = ([float(v)] for v in np.quantile(own, (0.05, 0.25, 0.5, 0.75, 0.95)))
-        box = {"q1": low, "median": middle, "q3": high, "lowerfence": least, "upperfence": most}
-        name = f"{label} · {run.task_set[task].title} ({len(own):,})"
-        colour = groups.colours.get(label, GREY)
-        shape = {"type": "box", "orientation": "h", "y": [name], "name": name}
-        traces.append({**shape, **box, "line": {"color": colour}, "fillcolor": f"{colour}40", "width": 0.6})
+        box: Trace = {part: [float(np.quantile(own, share))] for part, share in parts.items()}
+        name, colour = f"{label} · {run.task_set[task].title} ({len(own):,})", colours.get(label, GREY)
+        shape = {"type": "box", "orientation": "h", "y": [name], "name": name, "width": 0.6}
+        traces.append({**shape, **box, "line": {"color": colour}, "fillcolor": f"{colour}40"})
     ends = [value for trace in traces for fence in ("lowerfence", "upperfence") for value in trace[fence]]
     note = "Boxes: median and quartiles per group; whiskers: 5th to 95th percentile; group size in brackets."
     return Figure("gains", "Who gained", note, traces, gain_axes(GAIN, ends, 100 + 44 * len(traces)), wide=True)
 
 
-def _ends(groups: ClientGroups, gains: Sequence[Gain]) -> Table:
-    ranked, colours = sorted(gains, key=lambda gain: -gain.percent), groups.client_colours
+def _ends(run: RunFiles, gains: Sequence[TaskScore]) -> Table:
+    ranked, colours = sorted(gains, key=lambda one: -one.gain), group_clients(run).client_colours
     rows = [
-        [Cell(one.name, colour=colours.get(one.client, "")), Cell(one.told), gain_cell(one.percent)]
+        [Cell(_name(run, one), colour=colours.get(one.client, "")), Cell(_both(run, one)), gain_cell(one.gain)]
         for one in [*ranked[:5], *ranked[-5:]]
     ]
     return Table("Five largest and smallest gains", ["client", "scores", "gain"], rows, wide=False)
@@ -210,48 +196,43 @@ def federation_table(run: RunFiles) -> Table:
         if not own:
             continue
         numbers = [[event["samples"] for event in own]]
-        numbers += [[_values(event, part) for event in own] for part in PARTS]
-        data = dict.fromkeys(event["dataset"] for event in own)
-        tasks = dict.fromkeys(task for event in own for task in event["tasks"])
-        count = [Cell(f"{len(own):,}", value=len(own))] if groups.by_kind else []
-        texts = [Cell(", ".join(data)), Cell(", ".join(tasks))]
+        for part in PARTS:
+            slots = [event["parameters"].items() for event in own]
+            numbers.append([sum(count for slot, count in one if slot.split(".")[0] == part) for one in slots])
+        count = [Cell(f"{len(own):,}", value=len(own))] * groups.by_kind
+        data, tasks = [event["dataset"] for event in own], [task for event in own for task in event["tasks"]]
+        texts = [Cell(", ".join(dict.fromkeys(words))) for words in (data, tasks)]
         cells = [Cell(" to ".join(f"{end:,}" for end in sorted({min(v), max(v)})), value=max(v)) for v in numbers]
         rows.append([Cell(label, colour=colour), *count, *texts, *cells])
     shared = [part for part in PARTS if run.config["method"].get(part)]
-    columns = ["group", "clients"] if groups.by_kind else ["client"]
-    columns += ["data", "tasks", "training samples"]
-    columns += [f"{part} parameters{', shared' if part in shared else ''}" for part in PARTS]
+    columns = [*(["group", "clients"] if groups.by_kind else ["client"]), "data", "tasks", "training samples"]
+    columns += [f"{part} parameters{', shared' * (part in shared)}" for part in PARTS]
     private = [*(part for part in PARTS if part not in shared), "data"]
     note = f"Shared: {', '.join(shared) or 'nothing'}. Kept local: {', '.join(private)}."
     return Table("The federation", columns, rows, note)
 
 
-def _values(profile: Event, part: str) -> int:
-    return sum(count for slot, count in profile["parameters"].items() if slot.split(".")[0] == part)
-
-
 def result_table(run: RunFiles) -> Table:
     """List trivial score, local baseline, score and relative gain of every client and task."""
     scores, baseline = scores_of(run)
-    colours, rows, every = group_clients(run).client_colours, [], list(task_scores(scores, baseline, run.task_set))
-    has_floor = any(isfinite(one.ours.trivial) for one in every)
+    colours, every = group_clients(run).client_colours, list(task_scores(scores, baseline, run.task_set))
+    has_floor, rows = any(isfinite(one.ours.trivial) for one in every), []
     for one in every:
-        name = Cell(run.short_name(f"{one.client}/{one.task}"), colour=colours.get(one.client, ""))
-        floor = [Cell(score_text(one.ours.unit, one.ours.trivial), value=one.ours.trivial)] * has_floor
+        row = [Cell(_name(run, one), colour=colours.get(one.client, "")), Cell(heading_of(one.ours))]
+        row += [Cell(score_text(one.ours.unit, one.ours.trivial), value=one.ours.trivial)] * has_floor
+        if baseline:  # without `alone`, a site was away during the evaluation
+            row.append(Cell(text_of(one.alone), value=one.alone.value) if one.alone else Cell(UNKNOWN))
         text, mark = (text_of(one.ours), "") if one.ours.is_clear else (f"{text_of(one.ours)} †", "worse")
-        cells = [Cell(text, mark, one.ours.value)]
-        if baseline and one.alone:
-            cells = [Cell(text_of(one.alone), value=one.alone.value), *cells, gain_cell(one.gain)]
-        elif baseline:  # a site that was away during the evaluation
-            cells = [Cell(UNKNOWN), *cells, Cell(UNKNOWN)]
-        rows.append([name, Cell(heading_of(one.ours)), *floor, *cells])
+        row.append(Cell(text, mark, one.ours.value))
+        if baseline:
+            row.append(gain_cell(one.gain) if one.alone else Cell(UNKNOWN))
+        rows.append(row)
     floors = ["trivial"] * has_floor
     columns = ["client", "metric", *floors, *(["local", run.method, "gain"] if baseline else [run.method])]
     title = f"All {len(rows):,} results" if len(rows) > MAX_CLIENT_ROWS else "Results"
-    tested = run.result is not None and run.result.split == "test"
-    unclear = has_floor and not all(one.ours.is_clear for one in every)
-    notes = ["Scores are on test images."] * tested + [TRIVIAL_MEANS] * has_floor
-    notes += ["†: not clearly better than that."] * unclear
+    notes = ["Scores are on test images."] * (run.result is not None and run.result.split == "test")
+    notes += [TRIVIAL_MEANS] * has_floor
+    notes += ["†: not clearly better than that."] * (has_floor and not all(one.ours.is_clear for one in every))
     return Table(title, columns, rows, " ".join(notes))
 
 
@@ -277,13 +258,12 @@ def facts_table(runs: list[RunFiles]) -> Table:
     note = "Excluded replies: clients that failed, were late or absent, or were rejected, over all rounds."
     rows = []
     for run in runs:
-        cost, device = [Cell("not finished"), Cell(""), Cell("")], ""
+        cost = [Cell("not finished"), Cell(""), Cell("")]
         if run.finished:
-            result = run.outcome
-            cost = [Cell(duration_text(result.seconds), value=result.seconds)]
-            cost += [Cell(size_text(result.bytes[way]), value=result.bytes[way]) for way in ("up", "down")]
-            device = result.device
+            cost = [Cell(duration_text(run.outcome.seconds), value=run.outcome.seconds)]
+            cost += [Cell(size_text(run.outcome.bytes[way]), value=run.outcome.bytes[way]) for way in ("up", "down")]
         about = [Cell(run.method), *(Cell(str(run.config[key])) for key in ("rounds", "seed"))]
+        device = run.outcome.device if run.finished else ""
         rows.append([*about, *cost, Cell(str(len(left_out(run)))), Cell(device)])
     if len(rows) == 1:
         turned = [[Cell(name), cell] for name, cell in zip(columns, rows[0], strict=True)]
@@ -301,28 +281,24 @@ def versions_table(runs: list[RunFiles]) -> Table:
     return Table("Versions", ["method", *names], rows)
 
 
-def left_out_table(run: RunFiles) -> list[Table]:
-    """List whose replies were left out, in which rounds and why; empty if all were used."""
-    note = "Each counts as absent in that round. Round N+1 is the final evaluation."
-    return _reasons("Excluded", "reason", ((one.client, one.why, one.round) for one in left_out(run)), note)
-
-
-def declined_table(run: RunFiles) -> list[Table]:
-    """List what clients that took part did not do, in which rounds and why; empty if they did everything."""
-    declined = ((event["client"], event["why"], event["round"] + 1) for event in run.of("declined"))
-    note = "These clients took part but rejected the server's update, or kept their scores."
-    return _reasons("Declined", "reason", declined, note)
-
-
-def _reasons(title: str, column: str, reasons: Iterable[tuple[str, str, int]], note: str) -> list[Table]:
-    """List clients, reasons, and their rounds; at most 100 of them."""
-    rounds: dict[tuple[str, str], list[int]] = {}
-    for client, why, round in reasons:
-        rounds.setdefault((client, why), []).append(round)
-    rows = [[Cell(client), Cell(spans(missed)), Cell(why)] for (client, why), missed in rounds.items()]
-    if len(rows) > 100:
-        note += f" The first 100 of {len(rows)} reasons are shown; {EVENTS} has all of them."
-    return [Table(title, ["client", "rounds", column], rows[:100], note)] if rows else []
+def reasons_tables(run: RunFiles) -> list[Table]:
+    """List whose replies were left out, and what clients that took part did not do, in which rounds and why."""
+    absences = [(one.client, one.why, one.round) for one in left_out(run)]
+    declined = [(event["client"], event["why"], event["round"] + 1) for event in run.of("declined")]
+    notes = {
+        "Excluded": (absences, "Each counts as absent in that round. Round N+1 is the final evaluation."),
+        "Declined": (declined, "These clients took part but rejected the server's update, or kept their scores."),
+    }
+    tables = []
+    for title, (reasons, note) in notes.items():
+        rounds: dict[tuple[str, str], list[int]] = {}
+        for client, why, round in reasons:
+            rounds.setdefault((client, why), []).append(round)
+        rows = [[Cell(client), Cell(spans(own)), Cell(why)] for (client, why), own in rounds.items()]
+        if len(rows) > 100:
+            note += f" The first 100 of {len(rows)} reasons are shown; {EVENTS} has all of them."
+        tables += [Table(title, ["client", "rounds", "reason"], rows[:100], note)] * bool(rows)
+    return tables
 
 
 def privacy_table(run: RunFiles) -> list[Table]:
@@ -331,17 +307,12 @@ def privacy_table(run: RunFiles) -> list[Table]:
     if not spent:
         return []
 
-    def epsilon(value: float | None) -> Cell:
-        return Cell("not installed" if value is None else f"{value:.4g}", value=value)
-
-    rows = [
-        [
-            Cell(client),
-            Cell(str(cost["updates"]), value=cost["updates"]),
-            *(epsilon(cost[key]) for key in ("epsilon", "dp_accounting")),
-        ]
-        for client, cost in spent["clients"].items()
-    ]
+    rows = []
+    for client, cost in spent["clients"].items():
+        row = [Cell(client), Cell(str(cost["updates"]), value=cost["updates"])]
+        for value in (cost["epsilon"], cost["dp_accounting"]):
+            row.append(Cell("not installed" if value is None else f"{value:.4g}", value=value))
+        rows.append(row)
     note = f"Client-level differential privacy at δ = {spent['delta']:g} of the updates that were sent, with noise "
     note += f"{spent['noise']:g}. Sites with extra local noise have spent less."
     return [Table("Privacy", ["client", "updates sent", "ε", "ε by dp-accounting"], rows, note)]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,26 +11,9 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from fedhca2.errors import UserError
-from fedhca2.reports.figures.conflict import conflict_figures
-from fedhca2.reports.figures.curves import cost_figures, loss_curves, metric_curves, weight_figures
-from fedhca2.reports.figures.groups import attendance_figures, group_clients
-from fedhca2.reports.figures.mixing import attention_figures, grouping_figures
-from fedhca2.reports.figures.transfer import transfer_figures
-from fedhca2.reports.page import ONE_EVALUATION, Block, Note, Section, Text
-from fedhca2.reports.page.predictions import run_galleries
+from fedhca2.reports.figures import conflict, curves, groups, mixing, transfer
+from fedhca2.reports.page import ONE_EVALUATION, Block, Note, Section, Text, predictions, tables
 from fedhca2.reports.page.several import several_sections
-from fedhca2.reports.page.tables import (
-    about_runs,
-    declined_table,
-    facts_table,
-    federation_table,
-    kinds_tables,
-    left_out_table,
-    privacy_table,
-    result_table,
-    run_answer,
-    versions_table,
-)
 from fedhca2.run_folder.folder import CONFIG
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.version import __version__
@@ -76,32 +59,22 @@ def render(title: str, sections: Sequence[Section]) -> str:
 
 def single_sections(run: RunFiles) -> list[Section]:
     """Everything about one run, a section for each tab. A part that the method lacks gets none."""
-    colours = group_clients(run).colours
-    parts: Mapping[str, Callable[[RunFiles], Sequence[Block]]] = {
-        "Results": _results,
-        "Training": _training,
-        "Predictions": run_galleries,
-        "Learned weights": weight_figures,
-        "Who helps whom": transfer_figures,
-        "Update similarity": conflict_figures,
-        "Decoder attention": attention_figures,
-        "Client groups": grouping_figures,
-        "Participation": lambda run: [*attendance_figures(run), *left_out_table(run), *declined_table(run)],
-        "Privacy": privacy_table,
-        "Cost": lambda run: [*cost_figures(run), facts_table([run])],
-        "Settings": lambda run: [federation_table(run), Text(CONFIG, run.config_text), versions_table([run])],
-    }
-    sections = [Section(title, blocks(run), colours) for title, blocks in parts.items()]
-    return [section for section in sections if section.blocks]
-
-
-def _results(run: RunFiles) -> list[Block]:
-    """What was run, the answer, and the table of all scores, beside the bars if there are any."""
-    answer = run_answer(run)
-    return [*about_runs([run]), *answer, *kinds_tables(run), replace(result_table(run), wide=len(answer) == 1)]
-
-
-def _training(run: RunFiles) -> list[Block]:
-    scores = metric_curves(run)
+    answer, scores = tables.run_answer(run), curves.metric_curves(run)
+    beside = replace(tables.result_table(run), wide=len(answer) == 1)  # the bars, if there are any
     missing = [Note(ONE_EVALUATION)] if not scores and run.of("metric") else []
-    return [*missing, *scores, *loss_curves(run)]
+    parts: Mapping[str, Sequence[Block]] = {
+        "Results": [*tables.about_runs([run]), *answer, *tables.kinds_tables(run), beside],
+        "Training": [*missing, *scores, *curves.loss_curves(run)],
+        "Predictions": predictions.run_galleries(run),
+        "Learned weights": curves.weight_figures(run),
+        "Who helps whom": transfer.transfer_figures(run),
+        "Update similarity": conflict.conflict_figures(run),
+        "Decoder attention": mixing.attention_figures(run),
+        "Client groups": mixing.grouping_figures(run),
+        "Participation": [*groups.attendance_figures(run), *tables.reasons_tables(run)],
+        "Privacy": tables.privacy_table(run),
+        "Cost": [*curves.cost_figures(run), tables.facts_table([run])],
+        "Settings": [tables.federation_table(run), Text(CONFIG, run.config_text), tables.versions_table([run])],
+    }
+    colours = groups.group_clients(run).colours
+    return [Section(title, blocks, colours) for title, blocks in parts.items() if blocks]
