@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from fedhca2.config import suggest
@@ -43,8 +43,11 @@ class TrackedRun(NamedTuple):
     config: Mapping[str, Any]
 
 
-class Tracker(Protocol):
-    """Takes the numbers and files of one run. It raises ValueError if a place cannot be used, and creates nothing."""
+class Tracker:
+    """Takes the numbers and files of one run; here, every method does nothing.
+
+    :param place: where to send them; raises ValueError if it cannot be used, and creates nothing.
+    """
 
     def __init__(self, place: str) -> None: ...
 
@@ -81,7 +84,7 @@ def import_extra(package: str, extra: str) -> Any:
         raise ValueError(f"{extra} is not installed; run: pip install 'fedhca2[{extra}]'") from None
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Event files for TensorBoard in a folder; other files are not taken."""
 
     def __init__(self, place: str) -> None:
@@ -97,15 +100,12 @@ class TensorBoard:
         for scalar in numbers:
             self._writer.add_scalar(scalar.tag, scalar.value, scalar.round)
 
-    def keep(self, files: Mapping[str, Path]) -> None:
-        """Files are not taken."""
-
     def close(self, *, finished: bool) -> None:
         """Write the remaining numbers."""
         self._writer.close()
 
 
-class Wandb:
+class Wandb(Tracker):
     """A run in a project of Weights & Biases."""
 
     def __init__(self, place: str) -> None:
@@ -140,7 +140,7 @@ class Wandb:
         self._run.finish(exit_code=0 if finished else 1)
 
 
-class MLflow:
+class MLflow(Tracker):
     """A run in MLflow: in a folder, or at an address such as http://localhost:5000 or sqlite:///mlflow.db.
 
     Its parameters are the settings that the run started with, since MLflow cannot change them; the kept config has
@@ -184,15 +184,10 @@ class MLflow:
 
     def log(self, numbers: Sequence[Scalar]) -> None:
         """Take some numbers."""
-        now = int(1000 * time.time())
-        new = {(tag, round, repr(float(value))): value for tag, round, value in numbers}
-        points = [
-            (tag, value, now, round)
-            for (tag, round, text), value in new.items()
-            if (tag, round, text) not in self._sent
-        ]
+        now, metric = int(1000 * time.time()), self._entities.Metric
+        new = {(tag, round, repr(float(value))): metric(tag, value, now, round) for tag, round, value in numbers}
+        self._send("metrics", [point for key, point in new.items() if key not in self._sent], 1000)
         self._sent.update(new)
-        self._send("metrics", [self._entities.Metric(*point) for point in points], 1000)
 
     def keep(self, files: Mapping[str, Path]) -> None:
         """Take the files as artefacts."""
@@ -246,10 +241,10 @@ class Trackers(Watcher):
 
     def __exit__(self, *_: object) -> None:
         """Send what remains and, of a finished run, its Δm, settings, result, page and models; then close."""
-        files = RunFiles(self.run)
-        self.send(self._waiting)
         if not self._started:
             return
+        files = RunFiles(self.run)
+        self.send(self._waiting)
         if files.finished:
             if (gain := files.outcome.delta_m) is not None:
                 self._each(lambda tracker: tracker.log([Scalar("delta_m", files.rounds, gain)]))
@@ -260,10 +255,10 @@ class Trackers(Watcher):
         """Tell every tracker about the run, which has its folder by now; raises UserError if one cannot start."""
         files = RunFiles.open(self.run)
         if self._trackers:
-            about = TrackedRun(files.path.absolute().name, _tracking_id(files.path / TRACKING), files.config)
-            for text, tracker in self._trackers.items():
-                with _faults_named(text):
-                    tracker.start(about)
+            about = TrackedRun(self.run.absolute().name, _tracking_id(self.run / TRACKING), files.config)
+        for text, tracker in self._trackers.items():
+            with _faults_named(text):
+                tracker.start(about)
         self._started = True
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
@@ -331,11 +326,14 @@ def _open(text: str) -> Tracker:
     with _faults_named(text):
         if not name or not place:
             raise ValueError(f"expected NAME=TARGET, got {text!r}")
-        if name not in TRACKERS and not is_import_path(name):
+        if name in TRACKERS:
+            return TRACKERS[name](place)
+        if not is_import_path(name):
             raise ValueError(f"unknown tracker {name!r}. {suggest(name, TRACKERS)}; or {FORMS}")
-        kind = TRACKERS[name] if name in TRACKERS else load(name, "a class with start, log, keep and close", _tracks)
+        methods = ("start", "log", "keep", "close")
+        kind: type[Tracker] = load(
+            name,
+            "a class with start, log, keep and close",
+            lambda found: isinstance(found, type) and all(hasattr(found, each) for each in methods),
+        )
         return kind(place)
-
-
-def _tracks(found: Any) -> bool:
-    return isinstance(found, type) and all(hasattr(found, name) for name in ("start", "log", "keep", "close"))
