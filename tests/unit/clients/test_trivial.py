@@ -115,14 +115,14 @@ def test_a_comparison_lists_it_on_request_and_on_the_page(tmp_path):
     assert scores[:2] == ["48", "5"]
     assert set(scores[2:]) == {"nan"}  # columns of gains
     assert "trivial" in (tmp_path / "table.md").read_text()
-    tables = [block for block in several_sections(runs)[0].blocks if block.kind == "table"]
+    tables = [block for block in several_sections(runs)[0].blocks if type(block).__name__ == "Table"]
     assert [row[0].text for row in tables[0].rows] == ["local", "fedhca2", "trivial"]
 
 
 def test_the_page_of_a_comparison_says_how_many_scores_are_not_clearly_better(tmp_path):
     runs = [with_trivial(made_run(tmp_path / "local", "local"), road=48.0, shop=5.0)]
     runs += [with_trivial(made_run(tmp_path / "ours", better=1.25), road=48.0, shop=5.0)]
-    answer = next(block for block in several_sections(runs)[0].blocks if block.kind == "answer")
+    answer = next(block for block in several_sections(runs)[0].blocks if type(block).__name__ == "AnswerBlock")
     (told,) = [sentence for sentence in answer.sentences if "trivial" in sentence]
     assert "1 of 2 scores of fedhca2" in told
 
