@@ -19,7 +19,6 @@ CHOICES = [  # a federation, a method with its settings, the experiment that is 
     ("two sites per group, rendered scenes", "fedpull", " with `common_start`", "scenes_2c", None),
     ("four sites per group, rendered scenes", "fedpull", " with `common_start`", "scenes_4c", None),
     ("one site per group, 25 images each", "fedper", "", "scenes_1c", 25),
-    ("one site per group, photographs", "fedhca2", "", "real_1c", None),
 ]
 
 
