@@ -331,7 +331,7 @@ def add(runs, records):
 
 def run(asked):
     """Make and record the runs that are missing; those that fail get a line."""
-    faults = run_missing(asked.parts, asked.settings, asked.jobs, asked.out, asked.records)
+    faults = run_missing(asked.parts, asked.only, asked.settings, asked.jobs, asked.out, asked.records)
     print("".join(f"failed: {folder}: {fault}\n" for folder, fault in faults.items()), end="", file=sys.stderr)
     return 1 if faults else 0
 
@@ -358,6 +358,9 @@ def main(argv=None):
     runs.add_argument("parts", nargs="*", type=part, metavar="PART", help=f"by default all: {', '.join(PARTS)}")
     runs.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     runs.add_argument("--jobs", type=int, help="runs at a time; by default one per GPU, or per core")
+    runs.add_argument(
+        "--only", default="", metavar="REGEX", help="those of them with such names, as results_jobs.py has"
+    )
     runs.add_argument("--out", type=Path, default=Path("runs/results"), metavar="FOLDER")
     commands.add_parser("add", help="record runs").add_argument("runs", nargs="+", type=Path, metavar="RUNS")
     page = commands.add_parser("page", help="make the tables and figures of pages from the records")

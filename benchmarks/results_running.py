@@ -13,13 +13,14 @@ from fedhca2.federation.parallel_runs import run_in_parallel
 from fedhca2.reports.console import ParallelConsole
 
 
-def run_missing(parts, settings, jobs, folder, records):
-    """Make runs, at most `jobs` at a time (None: one per GPU, or per core), and record each when it ends.
+def run_missing(parts, only, settings, jobs, folder, records):
+    """Make the runs of parts whose names match a pattern, and record each when it ends.
 
-    What an interrupted command has finished is not made again. Returns the faults of failed runs, by folder.
+    At most `jobs` run at a time (None: one per GPU, or per core). What an interrupted command has finished is not made
+    again. Returns the faults of failed runs, by folder.
     """
     lacking = lacking_in(read_records(records))
-    runs = [planned(line, settings, folder) for line in lines_of(parts)]
+    runs = [planned(line, settings, folder) for line in lines_of(parts) if re.search(only, line.split()[0])]
     runs = [run for run in runs if lacking(run.experiment.to_dict())]
     finished = [run.folder for run in runs if run.finished]
     add_runs(finished, records)
