@@ -1,6 +1,5 @@
 """Scaling and colours against OpenCV 4.10, called as the authors' released code calls it, on noise."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +34,7 @@ def resized(case):
         "image": picture(f"resize/{case}/image"),
         "semseg": torch.from_numpy(GOLDEN[f"resize/{case}/label"])[None],
     }
-    choices = replace(Choices.none(1), scale=torch.tensor([float(GOLDEN[f"resize/{case}/scale"])], dtype=torch.double))
+    choices = Choices.none(1)._replace(scale=torch.tensor([float(GOLDEN[f"resize/{case}/scale"])], dtype=torch.double))
     size = GOLDEN[f"resize/{case}/nearest"].shape
     prepared = Preparation()(pack([sample], choices, size), InputFormat(TASKS, size))
     return {name: value[0] for name, value in prepared.items()}

@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import scipy  # imports its parts when they are used
@@ -372,12 +372,9 @@ class PascalContextData(ArchiveData):
     archive = PascalContext
     kind: Literal["pascal_context"] = "pascal_context"
     size: InputSize = PascalContext.input_size
-    released_parts_index: Annotated[
-        bool,
-        Field(
-            description="look for people in the k-th image of the split, not of the share, as the released code does"
-        ),
-    ] = False
+    released_parts_index: bool = Field(
+        False, description="look for people in the k-th image of the split, not of the share, as the released code does"
+    )
 
 
 def _read_nyud_classes(path: Path) -> Tensor:

@@ -6,7 +6,6 @@ are distorted in whole grey levels, rounded like OpenCV's images of 8 bits: floa
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -16,18 +15,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedhca2.compiling import ALIGNMENT, compiled
-from fedhca2.data.dataset import Sample
-from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size
+from fedhca2.data.dataset import Sample, Size
+from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, check_fit, own_size
 from fedhca2.labels import IGNORE
-from fedhca2.tasks import Task, TaskSet
+from fedhca2.tasks import TASKS, Task, TaskSet
 
 SCALES = (0.5, 2.0)  # the smallest and the largest enlargement
 SECTOR = 30  # a sixth of the circle of hues: red is 0, green 60, blue 120
 WHOLE = 255 * SECTOR  # the largest product of a saturation and a part of a sector
 
 
-@dataclass(frozen=True)
-class Distortion:
+class Distortion(NamedTuple):
     """Changes of the colours of one image, or of each in a batch [B, 1, 1, 1]; the defaults only round."""
 
     brightness: float | Tensor = 0.0
@@ -84,8 +82,7 @@ def from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     return loss.mul_(value * saturation * (-1 / WHOLE)).add_(value + 0.5 / WHOLE).floor_()
 
 
-@dataclass(frozen=True)
-class Choices:
+class Choices(NamedTuple):
     """What is done with each of N images. It is cropped by the first of several tries that shows several classes."""
 
     scale: Tensor  # [N], in double precision
@@ -119,22 +116,20 @@ class Choices:
     @classmethod
     def none(cls, count: int) -> "Choices":
         """Leave this many images as they are."""
-        doubles = torch.ones(count, dtype=torch.double), torch.zeros(count, 1, 2, dtype=torch.double)
-        return cls(*doubles, torch.zeros(count, dtype=torch.bool), None)
+        crops = torch.zeros(count, 1, 2, dtype=torch.double)
+        return cls(torch.ones(count, dtype=torch.double), crops, torch.zeros(count, dtype=torch.bool), None)
 
     @property
     def tensors(self) -> list[Tensor]:
         """All of its tensors."""
-        return [self.scale, self.crops, self.mirrored, *([] if self.distortion is None else [self.distortion])]
+        return [each for each in self if each is not None]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Choices":
         """The same with each of its tensors changed."""
-        distortion = None if self.distortion is None else change(self.distortion)
-        return Choices(change(self.scale), change(self.crops), change(self.mirrored), distortion)
+        return Choices._make(None if each is None else change(each) for each in self)
 
 
-@dataclass(frozen=True)
-class Packed:
+class Packed(NamedTuple):
     """Images and labels of any size in the corners of canvases of one size, and what is done with each."""
 
     canvases: Sample
@@ -356,14 +351,15 @@ class Preparation:
         chooser = form.tasks.crop_chooser(raw)
         crop_by = raw[chooser][:, 0] if chooser else None
         rows, columns, outside = self.positions(crop_by, packed.lengths, choices, form.size, form.classes)
-        image = raw["image"]
-        prepared = {
-            "image": self.picture(image, rows, columns, outside, choices.distortion, *mean_and_deviation(image.device))
-        }
-        for name, label in raw.items():
-            if name != "image":
-                is_map = label.ndim > 2
-                prepared[name] = (
-                    self.target(form.tasks[name], label, rows, columns, outside, choices) if is_map else label
-                )
+        means = mean_and_deviation(raw["image"].device)
+        prepared = {**raw, "image": self.picture(raw["image"], rows, columns, outside, choices.distortion, *means)}
+        for name in [name for name, label in raw.items() if name != "image" and label.ndim > 2]:
+            prepared[name] = self.target(form.tasks[name], raw[name], rows, columns, outside, choices)
         return prepared
+
+
+def for_evaluation(sample: Sample, size: Size, tasks: TaskSet = TASKS) -> Sample:
+    """Prepare a sample for evaluation: normalised, and padded around the centre."""
+    check_fit(own_size(sample), size)
+    prepared = Preparation()(pack([sample], Choices.none(1), size), InputFormat(tasks, size))
+    return {name: values[0] for name, values in prepared.items()}

@@ -30,18 +30,15 @@ class DataConfig(Config):
 
     kind: str
     size: InputSize
-    partition: Annotated[PartitionConfig, Field(description="how its images are divided among its clients")] = Even()
-    resize: Annotated[
-        Literal["fit"] | None,
-        Field(description="fit: scale images larger than `size` down, and score predictions at the image's own size"),
-    ] = None
-    test: Annotated[
-        Annotated[float, Field(gt=0, lt=1)] | Place | None,
-        Field(
-            description="validation images that are kept for the final scores: a share of them, the same whatever the "
-            "seed, or a file with their ids, one per line",
-        ),
-    ] = None
+    partition: PartitionConfig = Field(Even(), description="how its images are divided among its clients")
+    resize: Literal["fit"] | None = Field(
+        None, description="fit: scale images larger than `size` down, and score predictions at the image's own size"
+    )
+    test: Annotated[float, Field(gt=0, lt=1)] | Place | None = Field(
+        None,
+        description="validation images that are kept for the final scores: a share of them, the same whatever the "
+        "seed, or a file with their ids, one per line",
+    )
 
     def divide(self, images: Sequence[int], val: Dataset) -> tuple[list[int], list[int]]:
         """Divide images of the split `val` into those for validation and those for the end, by their ids.

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -66,23 +66,18 @@ def client_kind(data: str, tasks: Iterable[str]) -> str:
 class ClientEntry(Config):
     """One entry of `clients`: a client with these `tasks`, or with `split` one single-task client per task."""
 
-    data: Annotated[str, Field(description="name of its data set")]
-    tasks: Annotated[tuple[str, ...] | None, Field(min_length=1, description="tasks of this client")] = None
-    split: Annotated[
-        tuple[str, ...] | None, Field(min_length=1, description="instead of `tasks`: one client for each of these")
-    ] = None
-    name: Annotated[
-        str | None, Field(description="by default the data set's name, with the task if `split` is used")
-    ] = None
-    copies: Annotated[int, Field(ge=1, le=10_000, description="number of such clients, each with its own images")] = 1
-    epochs: Annotated[int | None, Field(ge=1, description="local epochs per round; 1 by default")] = None
-    steps: Annotated[
-        int | None,
-        Field(ge=1, description="instead of `epochs`: batches per round; the next round continues the epoch"),
-    ] = None
-    model: Annotated[
-        dict[str, Any] | None, Field(description="its own model: settings that replace those of `model`")
-    ] = None
+    data: str = Field(description="name of its data set")
+    tasks: tuple[str, ...] | None = Field(None, min_length=1, description="tasks of this client")
+    split: tuple[str, ...] | None = Field(
+        None, min_length=1, description="instead of `tasks`: one client for each of these"
+    )
+    name: str | None = Field(None, description="by default the data set's name, with the task if `split` is used")
+    copies: int = Field(1, ge=1, le=10_000, description="number of such clients, each with its own images")
+    epochs: int | None = Field(None, ge=1, description="local epochs per round; 1 by default")
+    steps: int | None = Field(
+        None, ge=1, description="instead of `epochs`: batches per round; the next round continues the epoch"
+    )
+    model: dict[str, Any] | None = Field(None, description="its own model: settings that replace those of `model`")
 
     @field_validator("model")
     @classmethod

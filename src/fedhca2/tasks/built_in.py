@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -240,10 +240,10 @@ def get_task(name: str) -> Task:
 class DeclaredTask(Config):
     """A task under a name that the experiment chooses; settings replace those of its kind."""
 
-    kind: Annotated[str, Field(description=f"a built-in task, or {FORMS}")]
-    title: Annotated[str | None, Field(description="its name in tables and figures")] = None
-    weight: Annotated[float | None, Field(ge=0, description="weight of its loss in a client's total loss")] = None
-    unit: Annotated[str | None, Field(description="unit of its scores")] = None
+    kind: str = Field(description=f"a built-in task, or {FORMS}")
+    title: str | None = Field(None, description="its name in tables and figures")
+    weight: float | None = Field(None, ge=0, description="weight of its loss in a client's total loss")
+    unit: str | None = Field(None, description="unit of its scores")
 
     @model_validator(mode="before")
     @classmethod
