@@ -75,7 +75,6 @@ class Archive(SameForAll, ABC):
         self.root, self.split, self.size = Path(root), split, size or self.input_size
         self.sources, self.ids = self.find_sources(), self._read_ids()
         self._names: dict[Path, frozenset[str]] = {}
-        self._complete: set[str] = set()  # what every id has a file of
         self._cache = Cache() if cache else Cache(0)
 
     @abstractmethod
@@ -116,8 +115,6 @@ class Archive(SameForAll, ABC):
     def require(self, tasks: Sequence[str]) -> None:
         """Raise an error if a file that a client with these tasks needs is missing."""
         for name in ("image", *tasks):
-            if name in self._complete:
-                continue
             if name not in ("image", *self.labels):
                 known = ", ".join(self.labels) or "none"
                 raise MissingFileError(self.root, f"expected labels for '{name}', got {known}")
@@ -125,7 +122,6 @@ class Archive(SameForAll, ABC):
             if missing:
                 more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
                 raise MissingFileError(missing[0], f"expected '{name}' of the {self.split} split, got no file{more}")
-            self._complete.add(name)
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:

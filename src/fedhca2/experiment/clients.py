@@ -99,13 +99,9 @@ class ClientEntry(Config):
         return values if values.get("steps") is not None else {**values, "epochs": values.get("epochs") or 1}
 
     @model_validator(mode="after")
-    def _epochs_or_steps(self) -> "ClientEntry":
+    def _one_of_two(self) -> "ClientEntry":
         if self.epochs and self.steps:
             raise ValueError(f"expected either 'epochs' or 'steps', got {self.epochs} and {self.steps}")
-        return self
-
-    @model_validator(mode="after")
-    def _tasks_or_split(self) -> "ClientEntry":
         if (self.tasks is None) == (self.split is None):
             raise ValueError("expected either 'tasks' or 'split', got both or neither")
         names = self.tasks or self.split or ()
