@@ -18,8 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedhca2.data.augmentation import Choices, InputFormat, Packed, Preparation
-from fedhca2.data.label_spaces import SCENE_LABELS as LABELS
-from fedhca2.data.scenes.rendering import render
+from fedhca2.data.scenes import LABELS, render
 from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel
 from fedhca2.models.multitask import apply_head
 from fedhca2.tasks import TASKS, TaskSet

@@ -353,7 +353,8 @@ class Experiment(Config):
         method = self.resolved_method.model_dump(mode="json", exclude={"reference"})
         if others := {name: held for name, held in values.pop("methods", {}).items() if name != self.method_name}:
             values["methods"] = others
-        for encoder in _encoders(values):
+        models = [values["model"], *(client.get("model", {}) for client in values["clients"])]
+        for encoder in [model["encoder"] for model in models if "encoder" in model]:
             if is_file(Path(encoder.get("weights", "none"))):
                 encoder["sha256"] = digest(encoder["weights"])
         return {**values, "method": {"name": self.method_name, **method}}
@@ -385,12 +386,6 @@ def _wrong_methods(methods: Mapping[str, Mapping[str, Any]]) -> list[Fault]:
         except ValueError as error:
             faults.append(Fault(f"methods.{name}", str(error).removeprefix(f"{name}: ")))
     return faults
-
-
-def _encoders(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The settings of all encoders in an experiment's plain data."""
-    models = [values["model"], *(client.get("model", {}) for client in values["clients"])]
-    return [model["encoder"] for model in models if "encoder" in model]
 
 
 def _unequal_starts(specs: Sequence[ClientSpec]) -> list[Fault]:

@@ -229,15 +229,15 @@ class Objects:
         if "model" in given:
             given["model"] = self._model(given["model"])
         if isinstance(given.get("clients"), list | tuple):
-            given["clients"] = [self._each(entry, self._of_client) for entry in given["clients"]]
+            given["clients"] = [
+                self._each(entry, lambda part, key: self._model(part) if key == "model" else part)
+                for entry in given["clients"]
+            ]
         return given
 
     def _data(self, value: Any, name: str) -> Any:
         found = self._kind(value, name)
         return {"kind": found} if isinstance(found, str) and found is not value else found
-
-    def _of_client(self, value: Any, key: str) -> Any:
-        return self._model(value) if key == "model" else value
 
     def _model(self, parts: Any) -> Any:
         return self._each(parts, lambda part, key: self._kind(part, key) if key in PARTS else part)
@@ -246,17 +246,13 @@ class Objects:
         """The import path of an object, or plain data with one under this key."""
         if isinstance(value, Mapping):
             return {**value, key: self._kind(value[key], name)} if key in value else value
-        if value is None or isinstance(value, str | int | float | list) or _is_config(value):
+        is_config = isinstance(value, Config) and not isinstance(value, Method)
+        if value is None or isinstance(value, str | int | float | list) or is_config:
             return value
-        self.live.append(
-            hand_over(made_from(name, *value) if isinstance(value, tuple) and len(value) == 2 else value, name)
-        )
+        is_pair = isinstance(value, tuple) and len(value) == 2
+        self.live.append(hand_over(made_from(name, *value) if is_pair else value, name))
         return self.live[-1].path
 
     @staticmethod
     def _each(values: Any, changed: Callable[[Any, str], Any]) -> Any:
         return {key: changed(one, key) for key, one in values.items()} if isinstance(values, Mapping) else values
-
-
-def _is_config(value: Any) -> bool:
-    return isinstance(value, Config) and not isinstance(value, Method)
