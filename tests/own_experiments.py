@@ -1,5 +1,6 @@
-"""Experiments in a folder, with the first of their data sets opened, dealt to clients, or refused."""
+"""Experiments and tables in a folder; the first of their data sets opened, dealt to clients, or refused."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ def write_experiment(folder: Path, **values: object) -> Path:
     """A file with an experiment of one round."""
     (folder / "ours.yaml").write_text(yaml.safe_dump({"rounds": 1, "method": "local", **values}), "utf-8")
     return folder / "ours.yaml"
+
+
+def write_table(path: Path, rows: list[dict[str, object]]) -> None:
+    """A CSV file."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def opened(path, split="train"):

@@ -1,6 +1,5 @@
 """Data sets that others have already written."""
 
-import csv
 import json
 import tracemalloc
 
@@ -13,6 +12,7 @@ from fedhca2.data import KINDS, FileError, MapStyle
 from fedhca2.data.adapters import paint
 from fedhca2.data.own import OwnSamples
 from fedhca2.tasks.built_in import DeclaredTask, known_tasks
+from own_experiments import write_table
 
 SIZE = (32, 32)
 TASKS = known_tasks({"weight": DeclaredTask(kind="regression")})
@@ -104,10 +104,7 @@ def table(tmp_path):
         Image.fromarray(np.full(SIZE, i % 3, np.uint8)).save(tmp_path / f"{i}.mask.png")
         cells = {"image": f"{i}.png", "brand": ["tea", "milk"][i % 2], "grams": str(10 * i) if i else ""}
         rows.append(cells | {"height": "1.5", "mask": f"{i}.mask.png"})
-    with (tmp_path / "labels.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(tmp_path / "labels.csv", rows)
     return tmp_path
 
 
@@ -144,48 +141,37 @@ def everything(kind, root, **settings):
     return [data.load(i, list(data.labels)) for i in range(len(data))]
 
 
-def assert_one_line(error, message):
-    assert (message in str(error.value), "\n" in str(error.value)) == (True, False)
+def with_row(row):
+    return lambda lines: [lines[0], row]
+
+
+def split_into(lines):
+    return [f"{line},{['split', 'val', 'test'][min(i, 2)]}" for i, line in enumerate(lines)]
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "lines", "message"),
     [
-        ({"columns": {"classification": "kind"}}, "expected a column 'kind', got image, brand, grams"),
-        ({"file": "none.csv"}, "none.csv: expected a CSV file with a row of names, got no file"),
-        ({"classes": {"classification": ["tea"]}}, "labels.csv:3: column 'brand': expected one of tea, got 'milk'"),
-        ({"columns": {"weight": "brand"}}, "labels.csv:2: column 'brand': expected a number, got 'tea'"),
+        ({"columns": {"classification": "kind"}}, list, "csv: expected a column 'kind', got image, brand, grams"),
+        ({"file": "none.csv"}, list, "none.csv: expected a CSV file with a row of names, got no file"),
+        ({"classes": {"classification": ["tea"]}}, list, "csv:3: column 'brand': expected one of tea, got 'milk'"),
+        ({"columns": {"weight": "brand"}}, list, "csv:2: column 'brand': expected a number, got 'tea'"),
+        ({}, lambda lines: [*lines[:3], "2.png,tea", *lines[4:]], "csv:4: expected 5 cells, got 2"),
+        ({}, lambda lines: [*lines[:3], lines[3] + ",more", *lines[4:]], "csv:4: expected 5 cells, got 6"),
+        ({}, lambda lines: lines[:1], "csv: expected a row for each sample, got none"),
+        ({}, lambda lines: [], "csv: expected a column 'image', got nothing"),
+        ({}, lambda lines: [lines[0].replace("grams", "brand"), *lines[1:]], "csv: expected a different name for each"),
+        ({}, split_into, "csv: column 'split': expected 'train'"),
+        ({}, with_row("../0.png,tea,1,1,0.mask.png"), "csv:2: column 'image': expected the name of a file"),
+        ({}, with_row("0.png,tea,1,1,a/../../0.png"), "csv:2: column 'mask': expected the name of a file"),
+        ({}, with_row("/etc/x.png,tea,1,1,0.mask.png"), "csv:2: column 'image': expected the name of a file"),
     ],
 )
-def test_a_csv_file_that_does_not_fit_the_config_is_one_line(table, settings, message):
-    with pytest.raises(FileError) as error:
-        everything("csv", table, **{"columns": COLUMNS, **settings})
-    assert_one_line(error, message)
-
-
-def split_of(i):
-    return ["split", "val", "test"][min(i, 2)]
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (lambda lines: [*lines[:3], "2.png,tea", *lines[4:]], ":4: expected 5 cells, got 2"),
-        (lambda lines: [*lines[:3], lines[3] + ",more", *lines[4:]], ":4: expected 5 cells, got 6"),
-        (lambda lines: lines[:1], ": expected a row for each sample, got none"),
-        (lambda lines: [], ": expected a column 'image', got nothing"),
-        (lambda lines: [lines[0].replace("grams", "brand"), *lines[1:]], ": expected a different name for each"),
-        (lambda lines: [f"{line},{split_of(i)}" for i, line in enumerate(lines)], ": column 'split': expected 'train'"),
-        (lambda lines: [lines[0], "../0.png,tea,1,1,0.mask.png"], ":2: column 'image': expected the name of a file"),
-        (lambda lines: [lines[0], "0.png,tea,1,1,a/../../0.png"], ":2: column 'mask': expected the name of a file"),
-        (lambda lines: [lines[0], "/etc/x.png,tea,1,1,0.mask.png"], ":2: column 'image': expected the name of a file"),
-    ],
-)
-def test_a_row_that_makes_no_sense_is_named_by_its_line(table, lines, message):
+def test_a_csv_file_that_makes_no_sense_is_named_by_its_line(table, settings, lines, message):
     change(table, lines)
     with pytest.raises(FileError) as error:
-        everything("csv", table, columns=COLUMNS, classes={"semseg": 3})
-    assert_one_line(error, f"labels.csv{message}")
+        everything("csv", table, **{"columns": COLUMNS, "classes": {"semseg": 3}, **settings})
+    assert (message in str(error.value), "\n" in str(error.value)) == (True, False)
 
 
 def test_an_empty_cell_is_unknown_in_a_map_everywhere(table):

@@ -209,47 +209,32 @@ def test_labels_are_the_tasks_whose_folders_are_there(root):
         PascalContext(root, "train").usable(["normals"])
 
 
-FAULTS = {
-    "a class out of range": ("semseg/VOC12/{}.png", grey(21), "semseg", r"\[21\]"),
-    "another size": ("sal_distill/{}.png", grey(0, (5, 8)), "sal", "6×8 like its image, got 5×8"),
-    "a damaged file": ("human_parts/{}.mat", "not a MATLAB file at all" * 20, "human_parts", "a MATLAB file"),
-    "something else": ("human_parts/{}.mat", {"anno": np.zeros((2, 2))}, "human_parts", "readable as 'human_parts'"),
-    "a part": ("human_parts/{}.mat", annotation((15, [("wing", mask(slice(0, 3)))])), "human_parts", "got 'wing'"),
-    "people without an image": ("ImageSets/Parts/train.txt", {IDS[0]: [15]}, None, f"none for {IDS[1]}"),
-    **{
-        f"a list of people {number}": ("ImageSets/Parts/train.txt", content, None, "a list of classes by id")
-        for number, content in enumerate([[], {IDS[0]: 15}, {IDS[0]: "15"}])
-    },
-    **{
-        f"the number of a class {number!r}": (
-            "json/context_classes.json",
-            {"chair": 2, "sky": number, "tvmonitor": 427},
-            "normals",
-            "'sky': expected a number from 0 to 459",
-        )
+CLASSES, LABELS, DEPTH = "json/context_classes.json", "pascal-context/trainval/{}.mat", "depth/0.npy"
+FAULTS = [  # a file, what it holds, the task that reads it, and what is said
+    ("semseg/VOC12/{}.png", grey(21), "semseg", r"\[21\]"),
+    ("sal_distill/{}.png", grey(0, (5, 8)), "sal", "6×8 like its image, got 5×8"),
+    ("human_parts/{}.mat", "not a MATLAB file at all" * 20, "human_parts", "a MATLAB file"),
+    ("human_parts/{}.mat", {"anno": np.zeros((2, 2))}, "human_parts", "readable as 'human_parts'"),
+    ("human_parts/{}.mat", annotation((15, [("wing", mask(slice(0, 3)))])), "human_parts", "got 'wing'"),
+    ("ImageSets/Parts/train.txt", {IDS[0]: [15]}, None, f"none for {IDS[1]}"),
+    *[("ImageSets/Parts/train.txt", found, None, "of classes by id") for found in ([], {IDS[0]: 15}, {IDS[0]: "15"})],
+    *[
+        (CLASSES, {"chair": 2, "sky": number, "tvmonitor": 427}, "normals", "'sky': expected a number from 0 to 459")
         for number in (460, -1, 1.0, "2", True)
-    },
-    **{
-        f"a label map of {value}": (
-            "pascal-context/trainval/{}.mat",
-            {"LabelMap": np.full(SIZE, value)},
-            "edge",
-            "LabelMap: expected whole numbers from 0 to 459",
-        )
+    ],
+    *[
+        (LABELS, {"LabelMap": np.full(SIZE, value)}, "edge", "LabelMap: expected whole numbers from 0 to 459")
         for value in (460.0, -1.0, 1.5, np.nan)
-    },
-    "a class out of range in a room": ("segmentation/0.png", grey(41), "semseg", r"\[41\]"),
-    "colours for classes": ("segmentation/0.png", coloured(0, 0, 0), "semseg", "mode RGB"),
-    "an id twice": ("gt_sets/train.txt", "0\n0\n", "image", "2 ids, 1 of them different"),
-    "millimetres": ("depth/0.npy", np.full(SIZE, 2500, np.int32), "depth", "floats, got int32"),
-    **{
-        f"a depth of {value}": ("depth/0.npy", np.full(SIZE, value, np.float32), "depth", "at least 0")
-        for value in (-1, np.nan, np.inf)
-    },
-}
+    ],
+    ("segmentation/0.png", grey(41), "semseg", r"\[41\]"),
+    ("segmentation/0.png", coloured(0, 0, 0), "semseg", "mode RGB"),
+    ("gt_sets/train.txt", "0\n0\n", "image", "2 ids, 1 of them different"),
+    (DEPTH, np.full(SIZE, 2500, np.int32), "depth", "floats, got int32"),
+    *[(DEPTH, np.full(SIZE, value, np.float32), "depth", "at least 0") for value in (-1, np.nan, np.inf)],
+]
 
 
-@pytest.mark.parametrize(("name", "content", "task", "said"), FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize(("name", "content", "task", "said"), FAULTS)
 def test_a_fault_is_named_by_its_file(root, name, content, task, said):
     path = write(root / name.format(IDS[0]), content)
     archive = Nyud if name.startswith(("segmentation", "gt_sets", "depth")) else PascalContext

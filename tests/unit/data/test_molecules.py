@@ -1,6 +1,5 @@
 """Molecules with measured affinities, from files like those of MoleculeACE."""
 
-import csv
 from importlib.util import find_spec
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from fedhca2.deployment import Trained
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from own_experiments import fault, opened, run, write_experiment
+from own_experiments import fault, opened, run, write_experiment, write_table
 
 pytest.importorskip("rdkit", reason="needs fedhca2[molecules]")
 
@@ -27,10 +26,7 @@ def write(folder, target="CHEMBL1_Ki", change=lambda rows: None):
         for i, (smiles, y) in enumerate(molecules())
     ]
     change(rows)
-    with (folder / f"{target}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["smiles", "y", "split"])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(folder / f"{target}.csv", rows)
 
 
 def experiment_in(folder, targets=("CHEMBL1_Ki",), **settings):

@@ -1,6 +1,5 @@
 """Images of any size: `resize: fit` scales them down for the network, and scores them at their own size."""
 
-import csv
 import json
 
 import numpy as np
@@ -14,7 +13,7 @@ from fedhca2.clients.evaluation import evaluate
 from fedhca2.data.batches import Batches
 from fedhca2.data.transforms import fitted, placement
 from fedhca2.tasks import TASKS, LabelSpace
-from own_experiments import run, write_experiment
+from own_experiments import run, write_experiment, write_table
 from tiny_encoder import TINY
 
 INPUT = (32, 32)
@@ -112,14 +111,14 @@ def folder(tmp_path_factory):
     """Photographs of three sizes with masks and depths, a CSV file, and an experiment."""
     root = tmp_path_factory.mktemp("photographs")
     dice = np.random.default_rng(0)
-    with (root / "labels.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["image", "mask", "metres", "split"])
-        for number, (height, width) in enumerate([(45, 60), (64, 48), (20, 30)] * 2):
-            Image.fromarray(dice.integers(0, 255, (height, width, 3), dtype=np.uint8)).save(root / f"{number}.jpg")
-            Image.fromarray(dice.integers(0, 2, (height, width), dtype=np.uint8)).save(root / f"{number}.png")
-            np.save(root / f"{number}.npy", dice.uniform(1, 5, (height, width)).astype(np.float32))
-            table.writerow([f"{number}.jpg", f"{number}.png", f"{number}.npy", "train" if number < 3 else "val"])
+    rows = []
+    for number, (height, width) in enumerate([(45, 60), (64, 48), (20, 30)] * 2):
+        Image.fromarray(dice.integers(0, 255, (height, width, 3), dtype=np.uint8)).save(root / f"{number}.jpg")
+        Image.fromarray(dice.integers(0, 2, (height, width), dtype=np.uint8)).save(root / f"{number}.png")
+        np.save(root / f"{number}.npy", dice.uniform(1, 5, (height, width)).astype(np.float32))
+        names = {"image": f"{number}.jpg", "mask": f"{number}.png", "metres": f"{number}.npy"}
+        rows.append({**names, "split": "train" if number < 3 else "val"})
+    write_table(root / "labels.csv", rows)
     columns = {"columns": {"semseg": "mask", "depth": "metres"}, "classes": {"semseg": ["shelf", "rest"]}}
     write_experiment(
         root,

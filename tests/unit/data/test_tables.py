@@ -1,6 +1,5 @@
 """Tables: CSV files whose columns are inputs and labels."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import yaml
 import fedhca2
 from fedhca2.deployment import Trained
 from fedhca2.experiment import Experiment
-from own_experiments import fault, opened, run, write_experiment
+from own_experiments import fault, opened, run, write_experiment, write_table
 
 ROWS = 40
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -30,10 +29,7 @@ def rows_of(count=ROWS):
 def table_in(folder, change=lambda rows: None, **settings):
     rows = list(rows_of())
     change(rows)
-    with (folder / "patients.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(folder / "patients.csv", rows)
     return experiment_in(folder, **settings)
 
 
