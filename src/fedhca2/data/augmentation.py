@@ -358,8 +358,8 @@ class Preparation:
         return prepared
 
 
-def for_evaluation(sample: Sample, size: Size, tasks: TaskSet = TASKS) -> Sample:
+def for_evaluation(sample: Sample, size: Size) -> Sample:
     """Prepare a sample for evaluation: normalised, and padded around the centre."""
     check_fit(own_size(sample), size)
-    prepared = Preparation()(pack([sample], Choices.none(1), size), InputFormat(tasks, size))
+    prepared = Preparation()(pack([sample], Choices.none(1), size), InputFormat(TASKS, size))
     return {name: values[0] for name, values in prepared.items()}
