@@ -27,12 +27,6 @@ def output_of(task):
     return torch.randn(3, task.channels_for(SPACE), *size_of(task), generator=torch.Generator().manual_seed(0))
 
 
-def test_weights_are_the_papers():
-    papers = ("semseg", "human_parts", "sal", "normals", "edge", "depth")
-    weights = {name: TASKS[name].weight for name in papers}
-    assert weights == {"semseg": 1, "human_parts": 2, "sal": 5, "normals": 10, "edge": 50, "depth": 1}
-
-
 def test_prediction_has_the_shape_of_a_label_and_is_painted_in_bytes(task):
     prediction = task.predict(output_of(task))
     assert prediction.shape == (3, task.label_channels_for(SPACE), *size_of(task))

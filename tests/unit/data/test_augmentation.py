@@ -141,19 +141,6 @@ def test_labels_change_with_their_image(rng, task, label, changes, expected):
     assert_close(alone(sample(rng, **{task: label}), (8, 8), **changes)[task], expected(label))
 
 
-def test_labels_are_never_mixed_when_scaled(rng):
-    label = torch.where(torch.rand(1, 8, 8, generator=rng) > 0.5, 3, 7).to(torch.uint8)
-    scaled = alone(sample(rng, semseg=label), (8, 8), scale=1.7)["semseg"]
-    assert set(scaled.unique().tolist()) <= {3, 7, 255}
-
-
-def test_an_enlarged_image_is_interpolated_linearly():
-    ramp = torch.arange(8, dtype=torch.uint8).mul(10).expand(3, 8, 8)
-    image = alone({"image": ramp}, (16, 16), scale=2.0)["image"] * IMAGE_DEVIATION + IMAGE_MEAN
-    expected = torch.nn.functional.interpolate(ramp[None].float(), scale_factor=2, mode="bilinear", align_corners=False)
-    assert_close(image, expected[0], atol=1e-3, rtol=1e-4)
-
-
 def test_a_smaller_image_is_kept_whole(rng):
     result = alone(sample(rng, semseg=torch.ones(1, 8, 8, dtype=torch.uint8)), (8, 8), scale=0.5)
     assert (result["semseg"] == 1).sum() == 16
@@ -223,15 +210,3 @@ def test_a_grey_image_has_no_colour_to_change():
 def test_fractions_of_a_level_are_cut_off():
     grey = torch.arange(100.0).view(1, 10, 10).expand(3, -1, -1)
     assert_close(distort(grey + 0.99, Distortion(contrast_after=1.5)), (grey * 1.5).floor(), rtol=0, atol=0)
-
-
-def test_values_stay_within_8_bits(rng):
-    image = 255 * torch.rand(3, 16, 16, generator=rng)
-    found = distort(image, Distortion(brightness=32.0, contrast_before=1.5, saturation=1.5))
-    assert (found.min() >= 0, found.max() <= 255) == (True, True)
-
-
-def test_a_hue_between_red_and_yellow_has_half_the_green():
-    red = torch.tensor([200.0, 0.0, 0.0]).view(3, 1, 1)
-    turned = distort(red, Distortion(hue=15))
-    assert_close(turned.flatten(), torch.tensor([200.0, 100.0, 0.0]))

@@ -44,16 +44,9 @@ class NoSplit:
     pass
 
 
-class OneNumber(Shelves):
-    size = 32
-
-
-class Many(Shelves):
-    labels = {"semseg": 300}
-
-
-class Unnamed(Shelves):
-    labels = {"semseg": None}
+OneNumber = type("OneNumber", (Shelves,), {"size": 32})
+Many = type("Many", (Shelves,), {"labels": {"semseg": 300}})
+Unnamed = type("Unnamed", (Shelves,), {"labels": {"semseg": None}})
 
 
 class Labelled(Shelves):
@@ -117,13 +110,9 @@ def with_vectors(tmp_path, change="return sample"):
 
 
 @pytest.mark.parametrize(("settings", "note"), [({}, None), ({"note": "ours.yaml"}, "ours.yaml")])
-def test_paths_are_those_beside_the_experiment(tmp_path, settings, note):
-    data = opened(experiment_in(folder_with(tmp_path), **settings)).data
-    assert data.given == {"split": "train", "root": tmp_path / "images", "note": note and tmp_path / note}
-
-
-def test_paths_of_a_config_that_is_extended_are_beside_that_one(tmp_path):
-    experiment_in(folder_with(tmp_path))
+def test_paths_are_beside_the_experiment_that_names_them(tmp_path, settings, note):
+    given = opened(experiment_in(folder_with(tmp_path), **settings)).data.given
+    assert given == {"split": "train", "root": tmp_path / "images", "note": note and tmp_path / note}
     (tmp_path / "elsewhere").mkdir()
     child = tmp_path / "elsewhere" / "child.yaml"
     child.write_text("extends: ../ours.yaml\nrounds: 2\n", "utf-8")

@@ -72,15 +72,14 @@ def test_every_experiment_has_a_title_and_those_of_a_paper_say_what_they_belong_
         assert bool(listing.belongs_to) == ("/" in listing.name and not unprinted)
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        *(f"Table {k}" for k in range(1, 6)),
-        *(f"Figure {k}" for k in (4, 5, 6, 7)),
-        *(f"Supplementary table {k}" for k in range(1, 9)),
-        *(f"Supplementary figure {k}" for k in range(1, 6)),
-        *(f"MaT-FL {k}" for k in ("table 1", "table 2", "figure 2", "figure 4", "figure 5", "figure 6")),
-    ],
-)
-def test_every_table_and_figure_has_an_experiment(place):
-    assert any(place in listing.belongs_to for listing in built_in_experiments())
+def test_every_table_and_figure_has_an_experiment():
+    numbers = {
+        "Table": range(1, 6),
+        "Figure": range(4, 8),
+        "Supplementary table": range(1, 9),
+        "Supplementary figure": range(1, 6),
+        "MaT-FL table": (1, 2),
+        "MaT-FL figure": (2, 4, 5, 6),
+    }
+    places = {f"{kind} {number}" for kind, them in numbers.items() for number in them}
+    assert places <= {place for listing in built_in_experiments() for place in listing.belongs_to}
