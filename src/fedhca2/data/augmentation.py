@@ -25,22 +25,22 @@ SECTOR = 30  # a sixth of the circle of hues: red is 0, green 60, blue 120
 WHOLE = 255 * SECTOR  # the largest product of a saturation and a part of a sector
 
 
-class Distortion(NamedTuple):
-    """Changes of the colours of one image, or of each in a batch [B, 1, 1, 1]; the defaults only round."""
+def distort(
+    image: Tensor,
+    brightness: float | Tensor = 0.0,
+    contrast_before: float | Tensor = 1.0,
+    saturation: float | Tensor = 1.0,
+    hue: float | Tensor = 0.0,
+    contrast_after: float | Tensor = 1.0,
+) -> Tensor:
+    """Distort the colours of images [..., 3, H, W] with values 0 … 255: all alike, or each by numbers [B, 1, 1, 1].
 
-    brightness: float | Tensor = 0.0
-    contrast_before: float | Tensor = 1.0  # before saturation and hue
-    saturation: float | Tensor = 1.0
-    hue: float | Tensor = 0  # in whole steps
-    contrast_after: float | Tensor = 1.0
-
-
-def distort(image: Tensor, distortion: Distortion) -> Tensor:
-    """Distort the colours of images [..., 3, H, W] with values 0 … 255."""
-    image = _levels(image.floor() + distortion.brightness)
-    hue, saturation, value = to_hsv(_levels(image * distortion.contrast_before))
-    image = from_hsv(hue + distortion.hue, _levels(saturation * distortion.saturation), value)
-    return _levels(image * distortion.contrast_after)
+    Contrast changes before or after saturation and hue, which turns in whole steps. The defaults only round.
+    """
+    image = _levels(image.floor() + brightness)
+    turned, saturated, value = to_hsv(_levels(image * contrast_before))
+    image = from_hsv(turned + hue, _levels(saturated * saturation), value)
+    return _levels(image * contrast_after)
 
 
 def _levels(values: Tensor) -> Tensor:
@@ -88,14 +88,12 @@ class Choices(NamedTuple):
     scale: Tensor  # [N], in double precision
     crops: Tensor  # where each try starts, as shares of the room for it: [N, tries, 2], in double precision
     mirrored: Tensor  # [N]
-    distortion: Tensor | None  # the fields of `Distortion`, [N, 5]; None leaves colours unchanged, without rounding
+    distortion: Tensor | None  # the numbers of `distort`, [N, 5]; None leaves colours unchanged, without rounding
 
     @classmethod
-    def draw(
-        cls, rng: np.random.Generator, count: int, scales: tuple[float, float] = SCALES, tries: int = 10
-    ) -> "Choices":
+    def draw(cls, rng: np.random.Generator, count: int, scales: tuple[float, float] = SCALES) -> "Choices":
         """Draw choices: brightness ± 32 of 255, contrast and saturation × 0.5 … 1.5, hue -18 … 17 of 180."""
-        draws = torch.from_numpy(rng.random((count, 11 + 2 * tries)))
+        draws = torch.from_numpy(rng.random((count, 31)))
         scale, mirror, first, brightness, contrast, saturation, hue = draws[:, :7].T
         on = draws[:, 7:11].T < 0.5
         contrast = torch.where(on[1], 0.5 + contrast, 1.0)
@@ -108,7 +106,7 @@ class Choices(NamedTuple):
         ]
         return cls(
             scale=scales[0] + (scales[1] - scales[0]) * scale,
-            crops=draws[:, 11:].reshape(count, tries, 2),
+            crops=draws[:, 11:].reshape(count, 10, 2),
             mirrored=mirror < 0.5,
             distortion=torch.stack(distortion, dim=1).float(),
         )
@@ -319,7 +317,7 @@ def picture(
     lines = torch.lerp(_rows(image, rows.low).float(), _rows(image, rows.high).float(), rows.share[:, None, :, None])
     image = torch.lerp(_columns(lines, columns.low), _columns(lines, columns.high), columns.share[:, None, None, :])
     if distortion is not None:
-        image = distort(image, Distortion(*distortion.T[..., None, None, None]))
+        image = distort(image, *distortion.T[..., None, None, None])
     return image.sub_(mean).div_(deviation).masked_fill_(outside, 0.0)
 
 

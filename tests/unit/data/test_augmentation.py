@@ -7,7 +7,6 @@ from torch.testing import assert_close
 
 from fedhca2.data.augmentation import (
     Choices,
-    Distortion,
     InputFormat,
     Preparation,
     _are_varied,
@@ -204,9 +203,9 @@ def test_colours_are_rounded_down_as_whole_numbers_are():
 
 def test_a_grey_image_has_no_colour_to_change():
     grey = torch.arange(256.0).view(1, 16, 16).expand(3, -1, -1)
-    assert_close(distort(grey, Distortion(saturation=1.5, hue=17)), grey, rtol=0, atol=0)
+    assert_close(distort(grey, saturation=1.5, hue=17), grey, rtol=0, atol=0)
 
 
 def test_fractions_of_a_level_are_cut_off():
     grey = torch.arange(100.0).view(1, 10, 10).expand(3, -1, -1)
-    assert_close(distort(grey + 0.99, Distortion(contrast_after=1.5)), (grey * 1.5).floor(), rtol=0, atol=0)
+    assert_close(distort(grey + 0.99, contrast_after=1.5), (grey * 1.5).floor(), rtol=0, atol=0)
