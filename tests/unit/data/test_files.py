@@ -68,28 +68,23 @@ def test_a_thin_image_is_refused_however_few_pixels_it_has(tmp_path, read):
         read(written(tmp_path, np.zeros((1, 40_000), np.uint8)))
 
 
-def objects(path):
-    np.save(path, np.array([{}], object), allow_pickle=True)
+def test_an_array_of_objects_is_not_unpickled(tmp_path):
+    np.save(tmp_path / "depth.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(BrokenFileError, match=r"depth\.npy: .* Python objects"):
+        read_npy(tmp_path / "depth.npy")
 
 
-def huge(path):
+def test_an_array_of_false_size_or_one_of_several_is_refused(tmp_path):
+    path = tmp_path / "depth.npy"
     with path.open("wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (400_000, 400_000)}
         np.lib.format.write_array_header_1_0(file, header)
-
-
-def several(path):
+    with pytest.raises(BrokenFileError, match=r"depth\.npy: "):
+        read_npy(path)
     with path.open("wb") as file:
         np.savez(file, a=np.zeros(3))
-
-
-@pytest.mark.parametrize(
-    ("write", "said"), [(objects, "Python objects"), (huge, ""), (several, "at most 40000000 .* NpzFile")]
-)
-def test_an_array_of_objects_of_false_size_or_one_of_several_is_refused(tmp_path, write, said):
-    write(tmp_path / "depth.npy")
-    with pytest.raises(BrokenFileError, match=rf"depth\.npy: .*{said}"):
-        read_npy(tmp_path / "depth.npy")
+    with pytest.raises(BrokenFileError, match="expected an array of at most 40000000 numbers, got NpzFile"):
+        read_npy(path)
 
 
 def test_a_program_in_an_image_file_is_not_started(tmp_path):

@@ -189,7 +189,6 @@ BAD = {  # what is wrong with a sample, and what is said
     "sample['image'] = np.zeros((9, 9, 4))": "'image': expected 1 or 3 channels, got 4×9×9",
     "sample['image'] = 'a.png'": "'image': expected an array of numbers",
     "del sample['image']": "'image', got semseg, depth",
-    "from PIL import Image; sample['image'] = Image.new('1', (8000, 8000))": "expected at most 40000000 pixels",
     "sample = tuple(sample.values())": "{'image': …, task: …}, got tuple",
     "sample = sample['picture']": "KeyError: 'picture' (my_data.py, line 24)",
 }
@@ -205,6 +204,12 @@ def test_a_bad_sample_is_named_before_training(tmp_path, change, message):
 def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
     found = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
     assert all(word in found for word in ("data.mine: val[0]: 'image'", "32×16", "32×24", "`resize: fit`"))
+
+
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
+    change = "from PIL import Image; return {**sample, 'image': Image.new('1', (8000, 8000))}"
+    found = fault(experiment_in(folder_with(tmp_path, change)))
+    assert "'image': expected at most 40000000 pixels, got 8000×8000" in found
 
 
 @pytest.mark.parametrize(
