@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import islice
 from typing import Literal, TypeVar
 
@@ -13,7 +13,7 @@ from fedhca2.data.augmentation import SCALES, Choices, InputFormat, Packed, Prep
 from fedhca2.data.dataset import Dataset, Sample
 from fedhca2.data.feed import DeviceFeed, in_threads
 from fedhca2.data.own import OwnSamples
-from fedhca2.data.transforms import Placement, check_fit, collate, fitted, own_size, placement
+from fedhca2.data.transforms import Placement, check_fit, fitted, own_size, placement
 from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, Task, TaskSet
 
@@ -60,26 +60,18 @@ class Batch:
             yield place.restored(task, prediction), known
 
 
+@dataclass(eq=False)
 class Batches:
     """A client's own images of a data set, for its own tasks among those `known`; `resize` is the data set's."""
 
-    def __init__(
-        self,
-        data: Dataset,
-        indices: Sequence[int],
-        tasks: Sequence[str],
-        *,
-        batch_size: int,
-        workers: int = 0,
-        resize: Literal["fit"] | None = None,
-        known: TaskSet = TASKS,
-    ) -> None:
-        self.data = data
-        self.resize = resize
-        self.indices = tuple(indices)
-        self.tasks, self.known = tuple(tasks), known
-        self.batch_size = batch_size
-        self.workers = workers
+    data: Dataset
+    indices: Sequence[int]
+    tasks: Sequence[str]
+    _: KW_ONLY
+    batch_size: int
+    workers: int = 0
+    resize: Literal["fit"] | None = None
+    known: TaskSet = TASKS
 
     @property
     def are_arrays(self) -> bool:
@@ -120,8 +112,8 @@ class Batches:
     def _batches(self, positions: Sequence[int], choices: Choices | None, feed: DeviceFeed | None) -> Iterator[Batch]:
         """Batches of the images at these positions, with random choices for each, or only normalised and padded."""
         chosen, form = [self.indices[position] for position in positions], self._format
-        if self.are_arrays:
-            arrays = self._map(lambda part: self._arrays(chosen[part]), len(chosen))
+        if isinstance(data := self.data, OwnSamples) and data.are_arrays:
+            arrays = self._map(lambda part: data.batch(chosen[part], self.tasks), len(chosen))
             return (Batch.of(each).map(lambda value: value.to(feed.device) if feed else value) for each in arrays)
         read = self._load if choices else self._load_to_fit
         drawn = choices or Choices.none(len(chosen))
@@ -166,12 +158,6 @@ class Batches:
     def _load(self, index: int) -> Sample:
         return self.data.load(index, self.tasks)
 
-    def _arrays(self, indices: Sequence[int]) -> Sample:
-        """Arrays with their labels, stacked."""
-        if isinstance(self.data, OwnSamples):
-            return self.data.batch(indices, self.tasks)
-        return collate([self._load(index) for index in indices])
-
     def _load_to_fit(self, index: int) -> Sample:
         """Load a sample that fits into the network's input."""
         sample = self._load(index)
@@ -194,8 +180,7 @@ def one_early(items: Iterator[T]) -> Iterator[T]:
 
     def in_turn() -> Iterator[T]:
         while held:
-            item = held.popleft()
             held.extend(islice(items, 1))
-            yield item
+            yield held.popleft()
 
     return in_turn()
