@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt
 
@@ -28,6 +28,7 @@ Cached = Annotated[bool, Field(description="keep images in memory once they are 
 class DataConfig(Config):
     """The settings of one data set."""
 
+    are_arrays: ClassVar[bool] = False  # whether inputs are arrays rather than images
     kind: str
     size: InputSize
     partition: PartitionConfig = Field(Even(), description="how its images are divided among its clients")
@@ -53,11 +54,6 @@ class DataConfig(Config):
             drawn = sorted(images, key=lambda image: derive(0, "test", val.ids[image]))
             kept = set(drawn[: round(self.test * len(drawn))])
         return [image for image in images if image not in kept], [image for image in images if image in kept]
-
-    @property
-    def are_arrays(self) -> bool:
-        """Whether inputs are arrays rather than images."""
-        return False
 
     @property
     @abstractmethod

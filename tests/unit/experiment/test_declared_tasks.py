@@ -7,9 +7,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
 from fedhca2.deployment import Trained
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
@@ -17,6 +15,7 @@ from fedhca2.models import build_model
 from fedhca2.reports.page.predictions import run_galleries
 from fedhca2.reports.page.tables import result_table
 from fedhca2.run_folder.reader import RunFiles
+from own_experiments import run, write_experiment
 from small import clients, small
 from small_run import run_small
 from tiny_encoder import TINY
@@ -96,28 +95,27 @@ def test_a_vector_has_the_decoder_that_a_map_has():
     }
 
 
+def command(*words):
+    done = run(*words)
+    assert done.exit_code == 0, done.output
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A finished run with vectors beside maps, and with its baseline."""
     folder = tmp_path_factory.mktemp("vectors")
-    values = {
-        "rounds": 1,
-        "baseline": True,
-        "tasks": VECTORS,
-        "clients": TWO,
-        "model": {"encoder": {"name": TINY}, "decoder_width": 8},
-        "training": {"batch_size": 2, "schedule": {"warmup_epochs": 0}},
-        "data": {"outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 8, "val": 6}},
-    }
-    (folder / "vectors.yaml").write_text(yaml.safe_dump(values), "utf-8")
-    command("run", folder / "vectors.yaml", "--out", folder / "run")
+    path = write_experiment(
+        folder,
+        method="fedhca2",
+        baseline=True,
+        tasks=VECTORS,
+        clients=TWO,
+        model={"encoder": {"name": TINY}, "decoder_width": 8},
+        training={"batch_size": 2, "schedule": {"warmup_epochs": 0}},
+        data={"outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 8, "val": 6}},
+    )
+    command("run", path, "--out", folder / "run")
     return folder / "run"
-
-
-def command(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 @pytest.mark.slow

@@ -6,15 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import fedhca2
 from fedhca2 import Experiment, Method, UserError
-from fedhca2.cli import app
 from fedhca2.experiment.settings import GivenSettings
 from fedhca2.live import hand_over
 from fedhca2.methods import Mean
 from fedhca2.tasks import TASKS
+from own_experiments import run as run_command
 from tiny_encoder import TINY
 
 MODEL = {"encoder": {"name": TINY}, "decoder_width": 8}
@@ -88,10 +87,8 @@ def test_a_run_with_live_objects_trains_is_opened_again_and_predicts(tmp_path):
     path = first.data["pets"].kind
     del first, again, run
     gc.collect()
-    done = CliRunner().invoke(app, ["resume", str(tmp_path), "--set", "rounds=3"])  # as another process
-    assert done.exit_code == 2
-    assert "path/to/file.py:NAME" in done.output
-    assert path in done.output
+    done = run_command("resume", tmp_path, "--set", "rounds=3")  # as another process
+    assert (done.exit_code, "path/to/file.py:NAME" in done.output, path in done.output) == (2, True, True)
 
 
 def test_objects_are_handed_over_one_by_one():
