@@ -63,14 +63,10 @@ class RenderedScenes(SameForAll):
         self.labels = config.labels
         self.size = config.size
         self.numbers = scene_numbers(split, config.train if split == "train" else config.val)
+        self.ids = [f"{number:07d}" for number in self.numbers]  # as in file names of `fedhca2 data scenes`
 
     def __len__(self) -> int:
         return len(self.numbers)
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """The scenes' numbers, as in the file names of `fedhca2 data scenes`."""
-        return [f"{number:07d}" for number in self.numbers]
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """All scenes, or for a client with only a task that skips empty ones, those that show it."""
