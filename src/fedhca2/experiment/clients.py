@@ -168,9 +168,22 @@ def expand(
         if count > 1:
             hint = "give each a 'name', or use 'copies'"
             faults.append(Fault("clients", f"expected different names, got {count} clients called {name!r}; {hint}"))
-    if faults:
+    if faults := faults or _unequal_starts(specs):
         raise UserError.of(dict.fromkeys(faults))
     return specs
+
+
+def _unequal_starts(specs: Sequence[ClientSpec]) -> list[Fault]:
+    """Encoders that do not start from the same weights at all clients that have them."""
+    weights: dict[str, set[str]] = {}
+    for spec in specs:
+        weights.setdefault(spec.model.encoder.title, set()).add(spec.model.encoder.weights)
+    wanted = "expected the same weights at all clients with the encoder"
+    return [
+        Fault("clients", f"{wanted} {name!r}, got {', '.join(sorted(files))}")
+        for name, files in weights.items()
+        if len(files) > 1
+    ]
 
 
 def _task_faults(

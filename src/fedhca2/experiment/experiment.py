@@ -223,8 +223,7 @@ class Experiment(Config):
     def _specs_for(self, labels: Mapping[str, Mapping[str, LabelSpace] | None]) -> list[ClientSpec]:
         """All clients; raises UserError if they, or partitions, do not fit these labels. None fits everything."""
         tasks = self.task_set
-        specs = expand(self.clients, labels, self.model, tasks)
-        faults = _unequal_starts(specs)
+        specs, faults = expand(self.clients, labels, self.model, tasks), list[Fault]()
         for name, known in labels.items():
             clients = [spec.name for spec in specs if spec.data == name]
             labelled = [tasks[task] for task in (tasks if known is None else known) if task in tasks]
@@ -386,19 +385,6 @@ def _wrong_methods(methods: Mapping[str, Mapping[str, Any]]) -> list[Fault]:
         except ValueError as error:
             faults.append(Fault(f"methods.{name}", str(error).removeprefix(f"{name}: ")))
     return faults
-
-
-def _unequal_starts(specs: Sequence[ClientSpec]) -> list[Fault]:
-    """Encoders that do not start from the same weights at all clients that have them."""
-    weights: dict[str, set[str]] = {}
-    for spec in specs:
-        weights.setdefault(spec.model.encoder.title, set()).add(spec.model.encoder.weights)
-    wanted = "expected the same weights at all clients with the encoder"
-    return [
-        Fault("clients", f"{wanted} {name!r}, got {', '.join(sorted(files))}")
-        for name, files in weights.items()
-        if len(files) > 1
-    ]
 
 
 def _unknown_metrics(metrics: Mapping[str, str], tasks: TaskSet) -> Iterator[Fault]:
