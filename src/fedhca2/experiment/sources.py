@@ -110,11 +110,9 @@ def name_files(faults: Iterable[Fault], files: Sequence[ConfigFile]) -> list[Fau
 def _depth(values: Any, steps: Sequence[str]) -> int:
     """How many of these steps lead somewhere."""
     for depth, step in enumerate(steps):
-        if isinstance(values, list) and step.isdigit() and int(step) < len(values):
-            values = values[int(step)]
-        elif isinstance(values, dict) and step in values:
-            values = values[step]
-        else:
+        try:
+            values = values[int(step) if isinstance(values, list) else step]
+        except (LookupError, TypeError, ValueError):
             return depth
     return len(steps)
 
