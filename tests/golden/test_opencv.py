@@ -1,6 +1,5 @@
 """Scaling and colours against OpenCV 4.10, called as the authors' released code calls it, on noise."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ from torch.testing import assert_close
 
 from fedhca2.data.augmentation import (
     Choices,
-    Distortion,
     InputFormat,
     Preparation,
     axes,
@@ -35,7 +33,7 @@ def resized(case):
         "image": picture(f"resize/{case}/image"),
         "semseg": torch.from_numpy(GOLDEN[f"resize/{case}/label"])[None],
     }
-    choices = replace(Choices.none(1), scale=torch.tensor([float(GOLDEN[f"resize/{case}/scale"])], dtype=torch.double))
+    choices = Choices.none(1)._replace(scale=torch.tensor([float(GOLDEN[f"resize/{case}/scale"])], dtype=torch.double))
     size = GOLDEN[f"resize/{case}/nearest"].shape
     prepared = Preparation()(pack([sample], choices, size), InputFormat(TASKS, size))
     return {name: value[0] for name, value in prepared.items()}
@@ -79,7 +77,7 @@ def test_colours_are_the_same_but_where_floats_fall_short_of_a_whole_number():
 
 @pytest.mark.parametrize("case", range(6))
 def test_distorted_colours_are_the_same_at_98_of_100_values(case):
-    found = distort(picture("colours/image").float(), Distortion(*GOLDEN[f"colours/{case}/distortion"]))
+    found = distort(picture("colours/image").float(), *GOLDEN[f"colours/{case}/distortion"])
     difference = (found - picture(f"colours/{case}/distorted")).abs()
     assert difference.max() <= 2  # a level before the last contrast
     assert (difference > 0).float().mean() <= 0.02  # of a million values of such noise, at most 1.02 % differ

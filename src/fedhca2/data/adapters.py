@@ -32,6 +32,7 @@ from fedhca2.tasks import TASKS, TaskSet
 Mask = NDArray[np.bool_]
 Corners = NDArray[np.float64]  # (x, y) of each
 Region = tuple[slice, slice]  # rows and columns of an image
+Part = tuple[Region, Callable[[], Mask]]  # of an object, and what computes its mask
 
 
 class MapStyle:
@@ -222,14 +223,13 @@ def paint(segmentations: Sequence[Any], numbers: Sequence[int], size: Size) -> N
            [7, 0, 0]], dtype=uint8)
     """
     objects = [_parts(each, size) for each in segmentations]
-    regions = [_union([region for region, _ in parts]) for parts in objects]
-    boxes = [*regions, *(region for parts in objects if parts[1:] for region, _ in parts)]
+    boxes = [box for region, parts in objects for box in (region, *(part for part, _ in parts[1:]))]
     work, most = sum((rows.stop - rows.start) * (columns.stop - columns.start) for rows, columns in boxes), 2e9
     if work > most:  # COCO's own images have far fewer
         raise ValueError(f"{work:g} pixels in the boxes around objects, more than {most:g}")
     painted, mask = np.zeros(size, np.uint8), np.zeros(size, bool)
     smallest = np.full(size, size[0] * size[1], np.int32)  # pixels of the object that is seen
-    for parts, region, number in zip(objects, regions, numbers, strict=True):
+    for (region, parts), number in zip(objects, numbers, strict=True):
         mask[region] = False
         for part, fill in parts:
             mask[part] |= fill()
@@ -240,33 +240,28 @@ def paint(segmentations: Sequence[Any], numbers: Sequence[int], size: Size) -> N
     return painted
 
 
-def _parts(segmentation: Any, size: Size) -> list[tuple[Region, Callable[[], Mask]]]:
-    """The regions of a segmentation's polygons, or that of its run lengths, and what computes their masks."""
+def _parts(segmentation: Any, size: Size) -> tuple[Region, list[Part]]:
+    """The region of an object, and those of its polygons or run lengths, each with what computes its mask."""
     if isinstance(segmentation, Mapping):
         if (declared := segmentation.get("size", list(size))) != list(size):
             raise ValueError(f"runs of another size than {size[0]}×{size[1]} pixels: {declared!r:.80}")
-        return [((slice(0, size[0]), slice(0, size[1])), partial(decode_runs, segmentation["counts"], size))]
+        whole = slice(0, size[0]), slice(0, size[1])
+        return whole, [(whole, partial(decode_runs, segmentation["counts"], size))]
     polygons = [np.asarray(polygon, np.float64).reshape(-1, 2) for polygon in segmentation if polygon]
-    regions = [_region(corners, size) for corners in polygons]
-    return [(each, partial(fill_polygon, corners, each)) for corners, each in zip(polygons, regions, strict=True)]
+    parts: list[Part] = []
+    for corners in polygons:
+        region = _region(corners, size)
+        parts.append((region, partial(fill_polygon, corners, region)))
+    return _region(np.concatenate([*polygons, np.empty((0, 2))]), size), parts
 
 
 def _region(corners: Corners, size: Size) -> Region:
-    """The pixels of an image whose centres can be in a polygon."""
+    """The pixels of an image whose centres can be in polygons."""
     if not np.all(np.abs(corners) < 1e6):
         raise ValueError("a corner 1e+06 or more pixels away")
-    low = np.clip(np.floor(corners.min(axis=0)) - 1, 0, size[::-1]).astype(int).tolist()
-    high = np.clip(np.ceil(corners.max(axis=0)) + 1, 0, size[::-1]).astype(int).tolist()
+    low = np.clip(np.floor(corners.min(axis=0, initial=1e6)) - 1, 0, size[::-1]).astype(int).tolist()
+    high = np.clip(np.ceil(corners.max(axis=0, initial=-1e6)) + 1, 0, size[::-1]).astype(int).tolist()
     return slice(low[1], high[1]), slice(low[0], high[0])
-
-
-def _union(regions: Sequence[Region]) -> Region:
-    """The least region with all of these."""
-
-    def span(sides: Sequence[slice]) -> slice:
-        return slice(min((side.start for side in sides), default=0), max((side.stop for side in sides), default=0))
-
-    return span([rows for rows, _ in regions]), span([columns for _, columns in regions])
 
 
 def fill_polygon(corners: Corners, region: Region) -> Mask:

@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import scipy  # imports its parts when they are used
@@ -75,7 +75,6 @@ class Archive(SameForAll, ABC):
         self.root, self.split, self.size = Path(root), split, size or self.input_size
         self.sources, self.ids = self.find_sources(), self._read_ids()
         self._names: dict[Path, frozenset[str]] = {}
-        self._complete: set[str] = set()  # what every id has a file of
         self._cache = Cache() if cache else Cache(0)
 
     @abstractmethod
@@ -116,8 +115,6 @@ class Archive(SameForAll, ABC):
     def require(self, tasks: Sequence[str]) -> None:
         """Raise an error if a file that a client with these tasks needs is missing."""
         for name in ("image", *tasks):
-            if name in self._complete:
-                continue
             if name not in ("image", *self.labels):
                 known = ", ".join(self.labels) or "none"
                 raise MissingFileError(self.root, f"expected labels for '{name}', got {known}")
@@ -125,7 +122,6 @@ class Archive(SameForAll, ABC):
             if missing:
                 more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
                 raise MissingFileError(missing[0], f"expected '{name}' of the {self.split} split, got no file{more}")
-            self._complete.add(name)
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
@@ -372,12 +368,9 @@ class PascalContextData(ArchiveData):
     archive = PascalContext
     kind: Literal["pascal_context"] = "pascal_context"
     size: InputSize = PascalContext.input_size
-    released_parts_index: Annotated[
-        bool,
-        Field(
-            description="look for people in the k-th image of the split, not of the share, as the released code does"
-        ),
-    ] = False
+    released_parts_index: bool = Field(
+        False, description="look for people in the k-th image of the split, not of the share, as the released code does"
+    )
 
 
 def _read_nyud_classes(path: Path) -> Tensor:

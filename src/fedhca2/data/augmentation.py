@@ -6,7 +6,6 @@ are distorted in whole grey levels, rounded like OpenCV's images of 8 bits: floa
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -16,33 +15,32 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedhca2.compiling import ALIGNMENT, compiled
-from fedhca2.data.dataset import Sample
-from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size
+from fedhca2.data.dataset import Sample, Size
+from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, check_fit, own_size
 from fedhca2.labels import IGNORE
-from fedhca2.tasks import Task, TaskSet
+from fedhca2.tasks import TASKS, Task, TaskSet
 
 SCALES = (0.5, 2.0)  # the smallest and the largest enlargement
 SECTOR = 30  # a sixth of the circle of hues: red is 0, green 60, blue 120
 WHOLE = 255 * SECTOR  # the largest product of a saturation and a part of a sector
 
 
-@dataclass(frozen=True)
-class Distortion:
-    """Changes of the colours of one image, or of each in a batch [B, 1, 1, 1]; the defaults only round."""
+def distort(
+    image: Tensor,
+    brightness: float | Tensor = 0.0,
+    contrast_before: float | Tensor = 1.0,
+    saturation: float | Tensor = 1.0,
+    hue: float | Tensor = 0.0,
+    contrast_after: float | Tensor = 1.0,
+) -> Tensor:
+    """Distort the colours of images [..., 3, H, W] with values 0 … 255: all alike, or each by numbers [B, 1, 1, 1].
 
-    brightness: float | Tensor = 0.0
-    contrast_before: float | Tensor = 1.0  # before saturation and hue
-    saturation: float | Tensor = 1.0
-    hue: float | Tensor = 0  # in whole steps
-    contrast_after: float | Tensor = 1.0
-
-
-def distort(image: Tensor, distortion: Distortion) -> Tensor:
-    """Distort the colours of images [..., 3, H, W] with values 0 … 255."""
-    image = _levels(image.floor() + distortion.brightness)
-    hue, saturation, value = to_hsv(_levels(image * distortion.contrast_before))
-    image = from_hsv(hue + distortion.hue, _levels(saturation * distortion.saturation), value)
-    return _levels(image * distortion.contrast_after)
+    Contrast changes before or after saturation and hue, which turns in whole steps. The defaults only round.
+    """
+    image = _levels(image.floor() + brightness)
+    turned, saturated, value = to_hsv(_levels(image * contrast_before))
+    image = from_hsv(turned + hue, _levels(saturated * saturation), value)
+    return _levels(image * contrast_after)
 
 
 def _levels(values: Tensor) -> Tensor:
@@ -84,21 +82,18 @@ def from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     return loss.mul_(value * saturation * (-1 / WHOLE)).add_(value + 0.5 / WHOLE).floor_()
 
 
-@dataclass(frozen=True)
-class Choices:
+class Choices(NamedTuple):
     """What is done with each of N images. It is cropped by the first of several tries that shows several classes."""
 
     scale: Tensor  # [N], in double precision
     crops: Tensor  # where each try starts, as shares of the room for it: [N, tries, 2], in double precision
     mirrored: Tensor  # [N]
-    distortion: Tensor | None  # the fields of `Distortion`, [N, 5]; None leaves colours unchanged, without rounding
+    distortion: Tensor | None  # the numbers of `distort`, [N, 5]; None leaves colours unchanged, without rounding
 
     @classmethod
-    def draw(
-        cls, rng: np.random.Generator, count: int, scales: tuple[float, float] = SCALES, tries: int = 10
-    ) -> "Choices":
+    def draw(cls, rng: np.random.Generator, count: int, scales: tuple[float, float] = SCALES) -> "Choices":
         """Draw choices: brightness ± 32 of 255, contrast and saturation × 0.5 … 1.5, hue -18 … 17 of 180."""
-        draws = torch.from_numpy(rng.random((count, 11 + 2 * tries)))
+        draws = torch.from_numpy(rng.random((count, 31)))
         scale, mirror, first, brightness, contrast, saturation, hue = draws[:, :7].T
         on = draws[:, 7:11].T < 0.5
         contrast = torch.where(on[1], 0.5 + contrast, 1.0)
@@ -111,7 +106,7 @@ class Choices:
         ]
         return cls(
             scale=scales[0] + (scales[1] - scales[0]) * scale,
-            crops=draws[:, 11:].reshape(count, tries, 2),
+            crops=draws[:, 11:].reshape(count, 10, 2),
             mirrored=mirror < 0.5,
             distortion=torch.stack(distortion, dim=1).float(),
         )
@@ -119,22 +114,20 @@ class Choices:
     @classmethod
     def none(cls, count: int) -> "Choices":
         """Leave this many images as they are."""
-        doubles = torch.ones(count, dtype=torch.double), torch.zeros(count, 1, 2, dtype=torch.double)
-        return cls(*doubles, torch.zeros(count, dtype=torch.bool), None)
+        crops = torch.zeros(count, 1, 2, dtype=torch.double)
+        return cls(torch.ones(count, dtype=torch.double), crops, torch.zeros(count, dtype=torch.bool), None)
 
     @property
     def tensors(self) -> list[Tensor]:
         """All of its tensors."""
-        return [self.scale, self.crops, self.mirrored, *([] if self.distortion is None else [self.distortion])]
+        return [each for each in self if each is not None]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Choices":
         """The same with each of its tensors changed."""
-        distortion = None if self.distortion is None else change(self.distortion)
-        return Choices(change(self.scale), change(self.crops), change(self.mirrored), distortion)
+        return Choices._make(None if each is None else change(each) for each in self)
 
 
-@dataclass(frozen=True)
-class Packed:
+class Packed(NamedTuple):
     """Images and labels of any size in the corners of canvases of one size, and what is done with each."""
 
     canvases: Sample
@@ -324,7 +317,7 @@ def picture(
     lines = torch.lerp(_rows(image, rows.low).float(), _rows(image, rows.high).float(), rows.share[:, None, :, None])
     image = torch.lerp(_columns(lines, columns.low), _columns(lines, columns.high), columns.share[:, None, None, :])
     if distortion is not None:
-        image = distort(image, Distortion(*distortion.T[..., None, None, None]))
+        image = distort(image, *distortion.T[..., None, None, None])
     return image.sub_(mean).div_(deviation).masked_fill_(outside, 0.0)
 
 
@@ -356,14 +349,15 @@ class Preparation:
         chooser = form.tasks.crop_chooser(raw)
         crop_by = raw[chooser][:, 0] if chooser else None
         rows, columns, outside = self.positions(crop_by, packed.lengths, choices, form.size, form.classes)
-        image = raw["image"]
-        prepared = {
-            "image": self.picture(image, rows, columns, outside, choices.distortion, *mean_and_deviation(image.device))
-        }
-        for name, label in raw.items():
-            if name != "image":
-                is_map = label.ndim > 2
-                prepared[name] = (
-                    self.target(form.tasks[name], label, rows, columns, outside, choices) if is_map else label
-                )
+        means = mean_and_deviation(raw["image"].device)
+        prepared = {**raw, "image": self.picture(raw["image"], rows, columns, outside, choices.distortion, *means)}
+        for name in [name for name, label in raw.items() if name != "image" and label.ndim > 2]:
+            prepared[name] = self.target(form.tasks[name], raw[name], rows, columns, outside, choices)
         return prepared
+
+
+def for_evaluation(sample: Sample, size: Size) -> Sample:
+    """Prepare a sample for evaluation: normalised, and padded around the centre."""
+    check_fit(own_size(sample), size)
+    prepared = Preparation()(pack([sample], Choices.none(1), size), InputFormat(TASKS, size))
+    return {name: values[0] for name, values in prepared.items()}

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import islice
 from typing import Literal, TypeVar
 
@@ -13,7 +13,7 @@ from fedhca2.data.augmentation import SCALES, Choices, InputFormat, Packed, Prep
 from fedhca2.data.dataset import Dataset, Sample
 from fedhca2.data.feed import DeviceFeed, in_threads
 from fedhca2.data.own import OwnSamples
-from fedhca2.data.transforms import Placement, check_fit, collate, fitted, for_evaluation, own_size, placement
+from fedhca2.data.transforms import Placement, check_fit, fitted, own_size, placement
 from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, Task, TaskSet
 
@@ -60,26 +60,18 @@ class Batch:
             yield place.restored(task, prediction), known
 
 
+@dataclass(eq=False)
 class Batches:
     """A client's own images of a data set, for its own tasks among those `known`; `resize` is the data set's."""
 
-    def __init__(
-        self,
-        data: Dataset,
-        indices: Sequence[int],
-        tasks: Sequence[str],
-        *,
-        batch_size: int,
-        workers: int = 0,
-        resize: Literal["fit"] | None = None,
-        known: TaskSet = TASKS,
-    ) -> None:
-        self.data = data
-        self.resize = resize
-        self.indices = tuple(indices)
-        self.tasks, self.known = tuple(tasks), known
-        self.batch_size = batch_size
-        self.workers = workers
+    data: Dataset
+    indices: Sequence[int]
+    tasks: Sequence[str]
+    _: KW_ONLY
+    batch_size: int
+    workers: int = 0
+    resize: Literal["fit"] | None = None
+    known: TaskSet = TASKS
 
     @property
     def are_arrays(self) -> bool:
@@ -120,13 +112,10 @@ class Batches:
     def _batches(self, positions: Sequence[int], choices: Choices | None, feed: DeviceFeed | None) -> Iterator[Batch]:
         """Batches of the images at these positions, with random choices for each, or only normalised and padded."""
         chosen, form = [self.indices[position] for position in positions], self._format
-        if self.are_arrays:
-            arrays = self._map(lambda part: self._arrays(chosen[part]), len(chosen))
+        if isinstance(data := self.data, OwnSamples) and data.are_arrays:
+            arrays = self._map(lambda part: data.batch(chosen[part], self.tasks), len(chosen))
             return (Batch.of(each).map(lambda value: value.to(feed.device) if feed else value) for each in arrays)
         read = self._load if choices else self._load_to_fit
-        if feed is None and choices is None:
-            prepared = self._map(lambda part: self._evaluated([read(index) for index in chosen[part]]), len(chosen))
-            return map(Batch.of, prepared)
         drawn = choices or Choices.none(len(chosen))
         if feed and (choices or not self.resize) and (images := feed.resident(self, self.indices, read, form.size)):
             return map(Batch.of, feed.from_resident(images, positions, drawn, self.batch_size, form))
@@ -135,10 +124,10 @@ class Batches:
             samples = [read(index) for index in chosen[part]]
             return pack(samples, drawn.map(lambda values: values[part]), form.size, pin=feed is not None)
 
-        if feed is None:
-            prepare = Preparation()
-            return map(Batch.of, self._map(lambda part: prepare(packed(part), form), len(chosen)))
-        return map(Batch.of, feed.batches(self._map(packed, len(chosen), feed), form))
+        if feed:
+            return map(Batch.of, feed.batches(self._map(packed, len(chosen), feed), form))
+        prepare = Preparation()
+        return map(Batch.of, self._map(lambda part: prepare(packed(part), form), len(chosen)))
 
     def _at_own_size(self, feed: DeviceFeed | None) -> Iterator[Batch]:
         """All images, scaled down where they are larger than the network's input, with labels at their own size."""
@@ -155,8 +144,9 @@ class Batches:
                 yield scaled
 
         read_early = self._map(read, len(self.indices), feed)
-        packed = (pack(each, Choices.none(len(each)), size, pin=True) for each in images())
-        prepared = map(self._evaluated, images()) if feed is None else feed.batches(packed, self._format)
+        packed = (pack(each, Choices.none(len(each)), size, pin=feed is not None) for each in images())
+        prepare = Preparation()
+        prepared = feed.batches(packed, self._format) if feed else (prepare(each, self._format) for each in packed)
         return (Batch(batch["image"], {}, own=own.popleft()) for batch in prepared)
 
     @property
@@ -168,12 +158,6 @@ class Batches:
     def _load(self, index: int) -> Sample:
         return self.data.load(index, self.tasks)
 
-    def _arrays(self, indices: Sequence[int]) -> Sample:
-        """Arrays with their labels, stacked."""
-        if isinstance(self.data, OwnSamples):
-            return self.data.batch(indices, self.tasks)
-        return collate([self._load(index) for index in indices])
-
     def _load_to_fit(self, index: int) -> Sample:
         """Load a sample that fits into the network's input."""
         sample = self._load(index)
@@ -181,10 +165,6 @@ class Batches:
             return fitted(sample, self.data.size, self.known)
         check_fit(own_size(sample), self.data.size)
         return sample
-
-    def _evaluated(self, samples: Sequence[Sample]) -> Sample:
-        """A batch of samples that are normalised and padded."""
-        return collate([for_evaluation(sample, self.data.size, self.known) for sample in samples])
 
     def _map(self, make: Callable[[slice], T], total: int, feed: DeviceFeed | None = None) -> Iterator[T]:
         """Make each batch from its part of all images: in threads and early if it has workers, or for a feed."""
@@ -200,8 +180,7 @@ def one_early(items: Iterator[T]) -> Iterator[T]:
 
     def in_turn() -> Iterator[T]:
         while held:
-            item = held.popleft()
             held.extend(islice(items, 1))
-            yield item
+            yield held.popleft()
 
     return in_turn()

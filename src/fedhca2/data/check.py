@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedhca2.data.archives import ArchiveKind, Nyud, PascalContext
 from fedhca2.data.config import DataConfig
-from fedhca2.data.dataset import Dataset, Sample, Size, Split
+from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.files import FileError, MissingFileError
 from fedhca2.errors import UserError
 from fedhca2.tasks import TASKS, Task, TaskSet
@@ -191,13 +191,9 @@ def _check_sample(data: Dataset, index: int, tasks: Sequence[Task], split: Split
                 split.add(task, sample[task.name])
 
 
-def contact_sheet(
-    dataset: Dataset, count: int, known: TaskSet = TASKS, *, cell: Size = (192, 144), title_height: int = 16
-) -> Image.Image:
-    """Paint samples from all over a data set, one per row: the image, then its labels.
-
-    :param cell: width and height of each picture.
-    """
+def contact_sheet(dataset: Dataset, count: int, known: TaskSet = TASKS) -> Image.Image:
+    """Paint samples from all over a data set, one per row: the image, then its labels."""
+    cell, title_height = (192, 144), 16  # width and height of each picture; height of the line of titles
     tasks = [task for task in dataset.labels if task in known]
     titles = ["Image", *(known[task].title for task in tasks)]
     usable = dataset.usable(tasks)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt
 
@@ -28,20 +28,18 @@ Cached = Annotated[bool, Field(description="keep images in memory once they are 
 class DataConfig(Config):
     """The settings of one data set."""
 
+    are_arrays: ClassVar[bool] = False  # whether inputs are arrays rather than images
     kind: str
     size: InputSize
-    partition: Annotated[PartitionConfig, Field(description="how its images are divided among its clients")] = Even()
-    resize: Annotated[
-        Literal["fit"] | None,
-        Field(description="fit: scale images larger than `size` down, and score predictions at the image's own size"),
-    ] = None
-    test: Annotated[
-        Annotated[float, Field(gt=0, lt=1)] | Place | None,
-        Field(
-            description="validation images that are kept for the final scores: a share of them, the same whatever the "
-            "seed, or a file with their ids, one per line",
-        ),
-    ] = None
+    partition: PartitionConfig = Field(Even(), description="how its images are divided among its clients")
+    resize: Literal["fit"] | None = Field(
+        None, description="fit: scale images larger than `size` down, and score predictions at the image's own size"
+    )
+    test: Annotated[float, Field(gt=0, lt=1)] | Place | None = Field(
+        None,
+        description="validation images that are kept for the final scores: a share of them, the same whatever the "
+        "seed, or a file with their ids, one per line",
+    )
 
     def divide(self, images: Sequence[int], val: Dataset) -> tuple[list[int], list[int]]:
         """Divide images of the split `val` into those for validation and those for the end, by their ids.
@@ -56,11 +54,6 @@ class DataConfig(Config):
             drawn = sorted(images, key=lambda image: derive(0, "test", val.ids[image]))
             kept = set(drawn[: round(self.test * len(drawn))])
         return [image for image in images if image not in kept], [image for image in images if image in kept]
-
-    @property
-    def are_arrays(self) -> bool:
-        """Whether inputs are arrays rather than images."""
-        return False
 
     @property
     @abstractmethod

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedhca2.compiling import Graphs, capture_graph
 from fedhca2.data.augmentation import Choices, InputFormat, Packed, Preparation, pack
-from fedhca2.data.dataset import Sample
-from fedhca2.data.transforms import Size
+from fedhca2.data.dataset import Sample, Size
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -70,11 +70,9 @@ def package_folder(name: str, install: str) -> Path:
 
 
 @contextmanager
-def open_image(path: Path, max_side: int = 32_768) -> Iterator[Image.Image]:
-    """Open an image and read only its header; raises an error if it is too large.
-
-    :param max_side: an image with a longer side is refused, since even a thin one would be padded to many pixels.
-    """
+def open_image(path: Path) -> Iterator[Image.Image]:
+    """Open an image and read only its header; raises an error if it is too large."""
+    max_side = 32_768  # even a thin image would be padded to many pixels
     with Image.open(path, formats=FORMATS) as image:
         if image.height * image.width > MAX_PIXELS or max(image.size) > max_side:
             wanted = f"expected at most {MAX_PIXELS} pixels, and {max_side} on a side"

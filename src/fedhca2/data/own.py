@@ -47,11 +47,6 @@ class OwnData(DataConfig):
     declared: ClassVar[Mapping[str, LabelSpace] | None]  # its class's labels; unknown if only its objects have some
 
     @property
-    def are_arrays(self) -> bool:
-        """Whether inputs are arrays rather than images."""
-        return hasattr(self.made_by, "shape")
-
-    @property
     def labels(self) -> Mapping[str, LabelSpace] | None:
         """The tasks that it has labels for; None if only its objects know."""
         return self.declared
@@ -108,7 +103,7 @@ def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
     labels = getattr(made_by, "labels", None)
     name: str = kind.rpartition(":")[2]
     made = create_model(name, __base__=OwnData, **fields)
-    made.made_by, made.settings = staticmethod(made_by), settings
+    made.made_by, made.settings, made.are_arrays = staticmethod(made_by), settings, hasattr(made_by, "shape")
     made.takes_tasks = tuple(name for name, (hint, _) in parameters(made_by).items() if hint is TaskSet)
     made.declared = label_spaces(labels) if isinstance(labels, Mapping) else None
     return made

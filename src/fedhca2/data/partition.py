@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from numpy.random import RandomState
 from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
@@ -20,10 +21,10 @@ from fedhca2.tasks import TASKS, Task, TaskSet
 Parts = dict[str, list[int]]  # {client: indices of images}
 
 
-def even_split(count: int, shares: int, rng: np.random.RandomState) -> list[list[int]]:
+def even_split(count: int, shares: int, rng: RandomState) -> list[list[int]]:
     """Cut a permutation of `count` indices into `shares` parts whose sizes differ by at most one.
 
-    >>> even_split(5, 2, np.random.RandomState(0))
+    >>> even_split(5, 2, RandomState(0))
     [[2, 0, 1], [3, 4]]
     """
     if shares > count:
@@ -59,9 +60,7 @@ class Partition(Config):
         return None
 
     @abstractmethod
-    def assign(
-        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
-    ) -> Parts:
+    def assign(self, data: Dataset, clients: Sequence[str], rng: RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Divide the images of a data set among clients."""
 
 
@@ -70,9 +69,7 @@ class Even(Partition):
 
     kind: Literal["even"] = "even"
 
-    def assign(
-        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
-    ) -> Parts:
+    def assign(self, data: Dataset, clients: Sequence[str], rng: RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Divide into equal parts."""
         return dict(zip(clients, even_split(len(data), len(clients), rng), strict=True))
 
@@ -81,15 +78,13 @@ class Shares(Partition):
     """Parts of a random permutation, in proportion to the clients' numbers."""
 
     kind: Literal["shares"] = "shares"
-    shares: Annotated[dict[str, PositiveFloat], Field(description="one number per client of the data set")]
+    shares: dict[str, PositiveFloat] = Field(description="one number per client of the data set")
 
     def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> Fault | None:
         """Every client should have a share, and no one else."""
         return _names_fault("shares", self.shares, clients)
 
-    def assign(
-        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
-    ) -> Parts:
+    def assign(self, data: Dataset, clients: Sequence[str], rng: RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Divide in proportion."""
         order = rng.permutation(len(data)).tolist()
         parts = proportional_split(order, [self.shares[client] for client in clients])
@@ -100,11 +95,9 @@ class Draws(Partition):
     """Every client draws its own share of all images, independently of the others."""
 
     kind: Literal["draws"] = "draws"
-    share: Annotated[float, Field(gt=0, le=1, description="fraction of all images that each client draws")]
+    share: float = Field(gt=0, le=1, description="fraction of all images that each client draws")
 
-    def assign(
-        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
-    ) -> Parts:
+    def assign(self, data: Dataset, clients: Sequence[str], rng: RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Draw parts that may overlap."""
         count = round(self.share * len(data))
         return {client: rng.permutation(len(data))[:count].tolist() for client in clients}
@@ -117,13 +110,13 @@ class Dirichlet(Partition):
     """
 
     kind: Literal["dirichlet"] = "dirichlet"
-    by: Annotated[str, Field(description="the task: images are grouped by its largest class, or by its mean value")]
-    alpha: Annotated[
-        float, Field(gt=0, description="small values make clients very different, large values make them similar")
-    ] = 0.5
-    at_least: Annotated[
-        int, Field(ge=1, description="fewest images a client may get; shares are redrawn until every client has them")
-    ] = 8
+    by: str = Field(description="the task: images are grouped by its largest class, or by its mean value")
+    alpha: float = Field(
+        0.5, gt=0, description="small values make clients very different, large values make them similar"
+    )
+    at_least: int = Field(
+        8, ge=1, description="fewest images a client may get; shares are redrawn until every client has them"
+    )
 
     def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> Fault | None:
         """It should be possible to group images by this task."""
@@ -131,9 +124,7 @@ class Dirichlet(Partition):
         wanted = "expected a task whose labels group images"
         return None if self.by in known else Fault("by", f"{wanted}, got {self.by!r}. {suggest(self.by, known)}")
 
-    def assign(
-        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
-    ) -> Parts:
+    def assign(self, data: Dataset, clients: Sequence[str], rng: RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Divide into parts with different label distributions."""
         groups, draws = label_groups(data, tasks[self.by]), 100
         for _ in range(draws):
@@ -145,7 +136,7 @@ class Dirichlet(Partition):
             "choose a larger alpha or a smaller at_least"
         )
 
-    def _draw(self, groups: NDArray[np.int64], clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+    def _draw(self, groups: NDArray[np.int64], clients: Sequence[str], rng: RandomState) -> Parts:
         parts: Parts = {client: [] for client in clients}
         for group in np.unique(groups):
             members = rng.permutation(np.flatnonzero(groups == group)).tolist()
@@ -162,8 +153,8 @@ class Lists(Partition):
     """
 
     kind: Literal["lists"] = "lists"
-    lists: Annotated[dict[str, list[int | str]] | None, Field(description="numbers or ids of images, by client")] = None
-    file: Annotated[Path | None, Field(description="a JSON file with these lists")] = None
+    lists: dict[str, list[int | str]] | None = Field(None, description="numbers or ids of images, by client")
+    file: Path | None = Field(None, description="a JSON file with these lists")
 
     @model_validator(mode="after")
     def _here_or_there(self) -> "Lists":
@@ -192,9 +183,7 @@ class Lists(Partition):
             return Fault("file", str(error))
         return _names_fault("lists", {name: lists[name] for name in lists if self.lists or name in clients}, clients)
 
-    def assign(
-        self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS
-    ) -> Parts:
+    def assign(self, data: Dataset, clients: Sequence[str], rng: RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Assign the listed images."""
         places = {id: index for index, id in enumerate(data.ids)}
         lists = self.read()

@@ -33,11 +33,11 @@ class ScenesData(DataConfig):
     """Scenes that are rendered when a run starts and kept in memory."""
 
     kind: Literal["scenes"] = "scenes"
-    domain: Annotated[Domain, Field(description="what the scenes show")]
-    size: Annotated[tuple[Side, Side], Field(description=DataConfig.model_fields["size"].description)] = (64, 64)
-    train: Annotated[int, Field(ge=1, description="images in the training split")] = 200
-    val: Annotated[int, Field(ge=1, description="images in the validation split")] = 100
-    seed: Annotated[int, Field(ge=0, description="seed of the scenes; the experiment's seed does not affect them")] = 0
+    domain: Domain = Field(description="what the scenes show")
+    size: tuple[Side, Side] = Field((64, 64), description=DataConfig.model_fields["size"].description)
+    train: int = Field(200, ge=1, description="images in the training split")
+    val: int = Field(100, ge=1, description="images in the validation split")
+    seed: int = Field(0, ge=0, description="seed of the scenes; the experiment's seed does not affect them")
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
@@ -63,14 +63,10 @@ class RenderedScenes(SameForAll):
         self.labels = config.labels
         self.size = config.size
         self.numbers = scene_numbers(split, config.train if split == "train" else config.val)
+        self.ids = [f"{number:07d}" for number in self.numbers]  # as in file names of `fedhca2 data scenes`
 
     def __len__(self) -> int:
         return len(self.numbers)
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """The scenes' numbers, as in the file names of `fedhca2 data scenes`."""
-        return [f"{number:07d}" for number in self.numbers]
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """All scenes, or for a client with only a task that skips empty ones, those that show it."""

@@ -198,14 +198,11 @@ class CsvTable(CsvRows):
         if not 0 < width <= MOST_COLUMNS:
             raise BrokenFileError(file, f"expected 1 to {MOST_COLUMNS} inputs, got {width}")
         self.shape = (width,)
-        for column in (name for task in self.columns if self._is_regression(task) for name in self.columns[task]):
-            self._check_differs(column, training)
+        for task in [task for task in self.columns if task in tasks and tasks[task].standardised]:
+            for column in self.columns[task]:
+                self._check_differs(column, training)
         if ids:
             self.ids = [row[ids] for row in self.rows]
-
-    def _is_regression(self, task: str) -> bool:
-        declared = self.tasks.get(task)
-        return declared is not None and declared.standardised
 
     def _statistics(self, columns: Sequence[str], lines: Sequence[int]) -> tuple[Values, Values]:
         """Mean and deviation of columns in these rows; the deviation of equal values is 1."""

@@ -1,20 +1,17 @@
-"""From a sample to the network's input, without randomness: scale down if asked for, normalise, pad, ignore."""
+"""The place of an image in the network's input: scaled down if asked for, and around the centre."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from fedhca2.data.dataset import Sample
+from fedhca2.data.dataset import Sample, Size
 from fedhca2.tasks import TASKS, Task, TaskSet
 from fedhca2.tasks.task import resized
 
 IMAGE_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1) * 255
 IMAGE_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
-
-Size = tuple[int, int]
 
 
 def check_fit(own: Size, size: Size) -> None:
@@ -23,21 +20,6 @@ def check_fit(own: Size, size: Size) -> None:
         wanted = f"expected at most {size[0]}×{size[1]}, the data set's `size`, to be evaluated"
         hint = "with `resize: fit` it is scaled down, and scored at its own size"
         raise ValueError(f"{wanted}, got {own[0]}×{own[1]}; {hint}")
-
-
-def for_evaluation(sample: Sample, size: Size, tasks: TaskSet = TASKS) -> Sample:
-    """Prepare a sample for evaluation: normalised, and padded around the centre."""
-    height, width = own_size(sample)
-    check_fit((height, width), size)
-    top, left = (size[0] - height) // 2, (size[1] - width) // 2
-    margins = left, size[1] - width - left, top, size[0] - height - top
-    image = sample["image"].to(torch.float32, copy=True).sub_(IMAGE_MEAN).div_(IMAGE_DEVIATION)
-    prepared = {"image": pad(image, margins)}
-    for name, label in sample.items():
-        if name != "image" and (task := tasks[name]).output == "map":
-            label = task.ignored(pad(task.rescaled(label, 1.0), margins, value=task.fill))
-        prepared.setdefault(name, label)
-    return prepared
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from fedhca2.clients.state_file import tensor_file
-from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size
+from fedhca2.data.dataset import Size
+from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
 from fedhca2.deployment.trained import Trained
 from fedhca2.errors import UserError
 from fedhca2.imports import one_line

@@ -19,10 +19,11 @@ from fedhca2 import imports
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.clients.training import autocast
 from fedhca2.config import suggest
+from fedhca2.data.augmentation import for_evaluation
 from fedhca2.data.dataset import shared_property
 from fedhca2.data.files import MAX_PIXELS, open_image, reading, to_rgb
 from fedhca2.data.own import checked_array, checked_image
-from fedhca2.data.transforms import Placement, fitted, for_evaluation, input_size, own_size, placement
+from fedhca2.data.transforms import Placement, fitted, input_size, own_size, placement
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment, open_data
 from fedhca2.experiment.build import build_client

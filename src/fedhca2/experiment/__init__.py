@@ -21,23 +21,3 @@ from fedhca2.experiment.shards import (
     require_usable,
     without_broken,
 )
-
-__all__ = [
-    "CheckpointPlan",
-    "ClientSpec",
-    "Diagnostics",
-    "Experiment",
-    "GuardBounds",
-    "LateReplies",
-    "OpenData",
-    "Participation",
-    "SecureAggregation",
-    "Shard",
-    "assign_shards",
-    "class_names",
-    "new_shard",
-    "open_data",
-    "partition_as_data",
-    "require_usable",
-    "without_broken",
-]

@@ -1,6 +1,5 @@
 """Building an experiment's clients: the one place that wires parts together."""
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -27,8 +26,6 @@ from fedhca2.objectives import Longer
 from fedhca2.params import Layout, Slot, copy_packed, copy_values, layouts
 from fedhca2.tasks import LabelSpace
 from fedhca2.tasks.task import class_digests
-
-MAX_SPARE_PARAMETERS = 4e6  # of a model that is kept for the next client of its kind
 
 
 def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> StepKind:
@@ -59,21 +56,7 @@ class _Common:
     model: MultiTaskModel
     layouts: Mapping[Slot, Layout]
     backbone: str
-    is_passed_on: bool  # from a client that left memory to the next
     evaluated: dict[tuple[int, ...], Batches] = field(default_factory=dict)  # by the images that clients evaluate on
-    spare: deque[MultiTaskModel] = field(default_factory=lambda: deque(maxlen=4))  # of clients that left memory
-
-    def body(self) -> MultiTaskModel:
-        """A model of this kind with any values: a spare one, or a copy, which takes longer than to copy values."""
-        try:
-            return self.spare.pop()
-        except IndexError:
-            return deepcopy(self.model)
-
-    def keep(self, body: MultiTaskModel) -> None:
-        """Keep a model that nobody uses any more, if it may be passed on."""
-        if self.is_passed_on:
-            self.spare.append(body)
 
 
 class ClientPlan:
@@ -123,9 +106,9 @@ class ClientPlan:
             self.draw()
         own, self._own = self._own, None
         assert own is not None
-        model, first = self.common.body(), {**self.common.model.state_dict(keep_vars=True), **own}
+        model = deepcopy(self.common.model)
         held = model.state_dict(keep_vars=True)
-        copy_values([held[name] for name in first], list(first.values()))
+        copy_values([held[name] for name in own], list(own.values()))
         standardise(model, self._local_data.train)
         return self._client(model)
 
@@ -134,14 +117,9 @@ class ClientPlan:
         if not self.drawn:
             self.draw()
         self._own = None
-        client = self._client(self.common.body())
+        client = self._client(deepcopy(self.common.model))
         client.restore(state)
         return client
-
-    def retire(self, client: Client) -> None:
-        """Keep what others can be built from, of a client that is not used any more."""
-        for model in {client.personal.model, client.shared.model}:
-            self.common.keep(model)
 
     def _client(self, model: MultiTaskModel) -> Client:
         experiment, method = self.experiment, self.experiment.resolved_method
@@ -243,11 +221,7 @@ def _common(experiment: Experiment, spec: ClientSpec, data: Dataset) -> _Common:
             common_model(spec.model, outputs, data.size, seed=experiment.seed, tasks=experiment.task_set),
         )
         check_parts(model, spec.model, input_shape(data), outputs)
-    # A class of the user's own may hold more than tensors, which no other client may see. Large models are not kept.
-    is_passed_on = (
-        not spec.model.own_parts and sum(value.numel() for value in model.parameters()) <= MAX_SPARE_PARAMETERS
-    )
-    return _Common(model, layouts(model), fingerprint(model), is_passed_on)
+    return _Common(model, layouts(model), fingerprint(model))
 
 
 def _outputs(experiment: Experiment, spec: ClientSpec, labels: Mapping[str, LabelSpace]) -> dict[str, int]:

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -66,23 +66,18 @@ def client_kind(data: str, tasks: Iterable[str]) -> str:
 class ClientEntry(Config):
     """One entry of `clients`: a client with these `tasks`, or with `split` one single-task client per task."""
 
-    data: Annotated[str, Field(description="name of its data set")]
-    tasks: Annotated[tuple[str, ...] | None, Field(min_length=1, description="tasks of this client")] = None
-    split: Annotated[
-        tuple[str, ...] | None, Field(min_length=1, description="instead of `tasks`: one client for each of these")
-    ] = None
-    name: Annotated[
-        str | None, Field(description="by default the data set's name, with the task if `split` is used")
-    ] = None
-    copies: Annotated[int, Field(ge=1, le=10_000, description="number of such clients, each with its own images")] = 1
-    epochs: Annotated[int | None, Field(ge=1, description="local epochs per round; 1 by default")] = None
-    steps: Annotated[
-        int | None,
-        Field(ge=1, description="instead of `epochs`: batches per round; the next round continues the epoch"),
-    ] = None
-    model: Annotated[
-        dict[str, Any] | None, Field(description="its own model: settings that replace those of `model`")
-    ] = None
+    data: str = Field(description="name of its data set")
+    tasks: tuple[str, ...] | None = Field(None, min_length=1, description="tasks of this client")
+    split: tuple[str, ...] | None = Field(
+        None, min_length=1, description="instead of `tasks`: one client for each of these"
+    )
+    name: str | None = Field(None, description="by default the data set's name, with the task if `split` is used")
+    copies: int = Field(1, ge=1, le=10_000, description="number of such clients, each with its own images")
+    epochs: int | None = Field(None, ge=1, description="local epochs per round; 1 by default")
+    steps: int | None = Field(
+        None, ge=1, description="instead of `epochs`: batches per round; the next round continues the epoch"
+    )
+    model: dict[str, Any] | None = Field(None, description="its own model: settings that replace those of `model`")
 
     @field_validator("model")
     @classmethod
@@ -104,13 +99,9 @@ class ClientEntry(Config):
         return values if values.get("steps") is not None else {**values, "epochs": values.get("epochs") or 1}
 
     @model_validator(mode="after")
-    def _epochs_or_steps(self) -> "ClientEntry":
+    def _one_of_two(self) -> "ClientEntry":
         if self.epochs and self.steps:
             raise ValueError(f"expected either 'epochs' or 'steps', got {self.epochs} and {self.steps}")
-        return self
-
-    @model_validator(mode="after")
-    def _tasks_or_split(self) -> "ClientEntry":
         if (self.tasks is None) == (self.split is None):
             raise ValueError("expected either 'tasks' or 'split', got both or neither")
         names = self.tasks or self.split or ()
@@ -177,9 +168,22 @@ def expand(
         if count > 1:
             hint = "give each a 'name', or use 'copies'"
             faults.append(Fault("clients", f"expected different names, got {count} clients called {name!r}; {hint}"))
-    if faults:
+    if faults := faults or _unequal_starts(specs):
         raise UserError.of(dict.fromkeys(faults))
     return specs
+
+
+def _unequal_starts(specs: Sequence[ClientSpec]) -> list[Fault]:
+    """Encoders that do not start from the same weights at all clients that have them."""
+    weights: dict[str, set[str]] = {}
+    for spec in specs:
+        weights.setdefault(spec.model.encoder.title, set()).add(spec.model.encoder.weights)
+    wanted = "expected the same weights at all clients with the encoder"
+    return [
+        Fault("clients", f"{wanted} {name!r}, got {', '.join(sorted(files))}")
+        for name, files in weights.items()
+        if len(files) > 1
+    ]
 
 
 def _task_faults(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
@@ -59,67 +59,54 @@ class Experiment(Config):
     :param evaluate_every: rounds between evaluations; 0: only at the end. `fedhca2 config show` lists all settings.
     """
 
-    name: Annotated[
-        str,
-        Field(
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
-            description="names the experiment and its runs; by default the file's name",
-        ),
-    ] = "experiment"
-    title: Annotated[str, Field(description="a title of one line")] = ""
-    label: Annotated[
-        str | None, Field(max_length=60, description="its name in tables of several runs; by default the method's")
-    ] = None
-    belongs_to: Annotated[tuple[str, ...], Field(description="tables and figures of the papers")] = ()
-    seed: Annotated[
-        int, Field(ge=0, lt=2**31, description="seed for partitioning, initial values, shuffling and augmentation")
-    ] = 0
-    rounds: Annotated[int, Field(ge=1, description="number of rounds: train, exchange, aggregate")] = 100
-    method: Annotated[dict[str, Any], Field(description="a name, and settings that replace its defaults")]
-    methods: Annotated[
-        dict[str, dict[str, Any]] | None,
-        Field(description="settings of methods by name, wherever one is run: in a comparison, or as `method`"),
-    ] = None
-    baseline: Annotated[bool, Field(description="also train a local baseline, to compare with")] = False
-    evaluate_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0: only at the end")] = 0
-    select: Annotated[
-        Literal["last", "best"],
-        Field(description="the model that counts: each client's last one, or its best one on the validation images"),
-    ] = "last"
-    patience: Annotated[
-        int | None,
-        Field(ge=1, description="stop after this many evaluations in a row without a better mean on validation images"),
-    ] = None
-    diagnostics: Annotated[
-        Diagnostics | None, Field(description="measure who helps whom; by default, nothing is measured")
-    ] = None
-    devices: Annotated[
-        tuple[str, ...],
-        Field(
-            description="devices that clients train on, one client at a time on each entry; by default the CPU, or all "
-            "GPUs, twice if models are small",
-        ),
-    ] = ()
+    name: str = Field(
+        "experiment",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="names the experiment and its runs; by default the file's name",
+    )
+    title: str = Field("", description="a title of one line")
+    label: str | None = Field(
+        None, max_length=60, description="its name in tables of several runs; by default the method's"
+    )
+    belongs_to: tuple[str, ...] = Field((), description="tables and figures of the papers")
+    seed: int = Field(
+        0, ge=0, lt=2**31, description="seed for partitioning, initial values, shuffling and augmentation"
+    )
+    rounds: int = Field(100, ge=1, description="number of rounds: train, exchange, aggregate")
+    method: dict[str, Any] = Field(description="a name, and settings that replace its defaults")
+    methods: dict[str, dict[str, Any]] | None = Field(
+        None, description="settings of methods by name, wherever one is run: in a comparison, or as `method`"
+    )
+    baseline: bool = Field(False, description="also train a local baseline, to compare with")
+    evaluate_every: int = Field(0, ge=0, description="rounds between evaluations; 0: only at the end")
+    select: Literal["last", "best"] = Field(
+        "last", description="the model that counts: each client's last one, or its best one on the validation images"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="stop after this many evaluations in a row without a better mean on validation images"
+    )
+    diagnostics: Diagnostics | None = Field(None, description="measure who helps whom; by default, nothing is measured")
+    devices: tuple[str, ...] = Field(
+        (),
+        description="devices that clients train on, one client at a time on each entry; by default the CPU, or all "
+        "GPUs, twice if models are small",
+    )
     model: ModelConfig = ModelConfig()
     training: Training = Training()
-    metrics: Annotated[
-        dict[str, str],
-        Field(default_factory=dict, description="metrics that replace the tasks' own, by task"),
-    ]
-    skip_broken: Annotated[bool, Field(description="skip unreadable images and labels, and name them")] = False
+    metrics: dict[str, str] = Field(default_factory=dict, description="metrics that replace the tasks' own, by task")
+    skip_broken: bool = Field(False, description="skip unreadable images and labels, and name them")
     participation: Participation = Participation()
     privacy: Privacy = Privacy()
-    secure_aggregation: Annotated[
-        SecureAggregation | None, Field(description="over Flower: the server only gets sums of rows")
-    ] = None
+    secure_aggregation: SecureAggregation | None = Field(
+        None, description="over Flower: the server only gets sums of rows"
+    )
     guard: GuardBounds = GuardBounds()
     checkpoints: CheckpointPlan = CheckpointPlan()
-    tasks: Annotated[
-        dict[str, DeclaredTask],
-        Field(default_factory=dict, description="tasks besides the built-in ones, by name: a kind, and settings"),
-    ]
-    data: Annotated[dict[str, AnyData], Field(min_length=1, description="data sets by name")]
-    clients: Annotated[tuple[ClientEntry, ...], Field(min_length=1, description="who takes part")]
+    tasks: dict[str, DeclaredTask] = Field(
+        default_factory=dict, description="tasks besides the built-in ones, by name: a kind, and settings"
+    )
+    data: dict[str, AnyData] = Field(min_length=1, description="data sets by name")
+    clients: tuple[ClientEntry, ...] = Field(min_length=1, description="who takes part")
 
     _data_sets: DataSets | None = PrivateAttr(default=None)
     _live: list[Live | None] = PrivateAttr(default_factory=list)  # kept, so that their paths stay valid
@@ -236,8 +223,7 @@ class Experiment(Config):
     def _specs_for(self, labels: Mapping[str, Mapping[str, LabelSpace] | None]) -> list[ClientSpec]:
         """All clients; raises UserError if they, or partitions, do not fit these labels. None fits everything."""
         tasks = self.task_set
-        specs = expand(self.clients, labels, self.model, tasks)
-        faults = _unequal_starts(specs)
+        specs, faults = expand(self.clients, labels, self.model, tasks), list[Fault]()
         for name, known in labels.items():
             clients = [spec.name for spec in specs if spec.data == name]
             labelled = [tasks[task] for task in (tasks if known is None else known) if task in tasks]
@@ -366,7 +352,8 @@ class Experiment(Config):
         method = self.resolved_method.model_dump(mode="json", exclude={"reference"})
         if others := {name: held for name, held in values.pop("methods", {}).items() if name != self.method_name}:
             values["methods"] = others
-        for encoder in _encoders(values):
+        models = [values["model"], *(client.get("model", {}) for client in values["clients"])]
+        for encoder in [model["encoder"] for model in models if "encoder" in model]:
             if is_file(Path(encoder.get("weights", "none"))):
                 encoder["sha256"] = digest(encoder["weights"])
         return {**values, "method": {"name": self.method_name, **method}}
@@ -398,25 +385,6 @@ def _wrong_methods(methods: Mapping[str, Mapping[str, Any]]) -> list[Fault]:
         except ValueError as error:
             faults.append(Fault(f"methods.{name}", str(error).removeprefix(f"{name}: ")))
     return faults
-
-
-def _encoders(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The settings of all encoders in an experiment's plain data."""
-    models = [values["model"], *(client.get("model", {}) for client in values["clients"])]
-    return [model["encoder"] for model in models if "encoder" in model]
-
-
-def _unequal_starts(specs: Sequence[ClientSpec]) -> list[Fault]:
-    """Encoders that do not start from the same weights at all clients that have them."""
-    weights: dict[str, set[str]] = {}
-    for spec in specs:
-        weights.setdefault(spec.model.encoder.title, set()).add(spec.model.encoder.weights)
-    wanted = "expected the same weights at all clients with the encoder"
-    return [
-        Fault("clients", f"{wanted} {name!r}, got {', '.join(sorted(files))}")
-        for name, files in weights.items()
-        if len(files) > 1
-    ]
 
 
 def _unknown_metrics(metrics: Mapping[str, str], tasks: TaskSet) -> Iterator[Fault]:

@@ -24,33 +24,29 @@ from fedhca2.tasks import Task
 class CheckpointPlan(Config):
     """When the whole federation is saved to the run's folder."""
 
-    every: Annotated[int, Field(ge=0, description="rounds between checkpoints; 0: only when a run is interrupted")] = 1
-    keep: Annotated[int, Field(ge=1, description="number of latest checkpoints to keep")] = 2
-    memory: Annotated[
-        float | None,
-        Field(
-            ge=0,
-            description="GB of states to keep in memory beside those of clients at work; others wait in files; by "
-            "default a quarter of the free memory",
-        ),
-    ] = None
+    every: int = Field(1, ge=0, description="rounds between checkpoints; 0: only when a run is interrupted")
+    keep: int = Field(2, ge=1, description="number of latest checkpoints to keep")
+    memory: float | None = Field(
+        None,
+        ge=0,
+        description="GB of states to keep in memory beside those of clients at work; others wait in files; by "
+        "default a quarter of the free memory",
+    )
 
 
 class GuardBounds(Config):
     """Bounds beyond which the server refuses well-formed replies."""
 
-    reach: Annotated[
-        float,
-        Field(ge=0, description="largest move of a row, as a share of the most its steps can move it; 0: no bound"),
-    ] = 1.0
-    jump: Annotated[
-        float,
-        Field(ge=0, description="largest move, as a multiple of the client's own recent largest move; 0: no bound"),
-    ] = 10.0
-    noise: Annotated[
-        float, Field(ge=0, description="standard deviation of the noise that sites may add to each value on their own")
-    ] = 0.0
-    window: Annotated[int, Field(ge=1, description="how many of a client's accepted rounds count as recent")] = 8
+    reach: float = Field(
+        1.0, ge=0, description="largest move of a row, as a share of the most its steps can move it; 0: no bound"
+    )
+    jump: float = Field(
+        10.0, ge=0, description="largest move, as a multiple of the client's own recent largest move; 0: no bound"
+    )
+    noise: float = Field(
+        0.0, ge=0, description="standard deviation of the noise that sites may add to each value on their own"
+    )
+    window: int = Field(8, ge=1, description="how many of a client's accepted rounds count as recent")
     images: dict[str, Annotated[int, Field(ge=1)]] = Field(
         default_factory=dict,
         description="most training images of a client, by name; others are believed to have up to twice the median",
@@ -60,11 +56,10 @@ class GuardBounds(Config):
 class LateReplies(Config):
     """A reply that misses its round joins a later one with less weight. The client gets its next order after that."""
 
-    weight: Annotated[float, Field(ge=0, description="a: a reply that is s rounds late counts (1 + s)^-a times")] = 0.5
-    seconds: Annotated[
-        float | None,
-        Field(gt=0, description="over Flower: a round ends after this time if it has a reply; by default its deadline"),
-    ] = None
+    weight: float = Field(0.5, ge=0, description="a: a reply that is s rounds late counts (1 + s)^-a times")
+    seconds: float | None = Field(
+        None, gt=0, description="over Flower: a round ends after this time if it has a reply; by default its deadline"
+    )
     delays: dict[str, Annotated[int, Field(ge=1)]] = Field(
         default_factory=dict, description="simulates slow clients: by how many rounds a client's replies are late"
     )
@@ -81,15 +76,13 @@ class LateReplies(Config):
 class Participation(Config):
     """Which clients take part in a round: a fraction of those that are available."""
 
-    fraction: Annotated[
-        float, Field(gt=0, le=1, description="share of the available clients that take part in a round")
-    ] = 1.0
+    fraction: float = Field(1.0, gt=0, le=1, description="share of the available clients that take part in a round")
     availability: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
         default_factory=dict, description="probability that a client is available; 1 by default"
     )
-    late: Annotated[
-        LateReplies | None, Field(description="replies that miss their round count later; by default they are dropped")
-    ] = None
+    late: LateReplies | None = Field(
+        None, description="replies that miss their round count later; by default they are dropped"
+    )
 
     def choose(self, clients: Iterable[str], round: int, seed: int) -> list[str]:
         """Choose the clients of one round, in their order; depends only on the arguments.
@@ -109,13 +102,13 @@ class Participation(Config):
 class Diagnostics(Config):
     """Measures, in some rounds, what clients' updates do for each other. It changes nothing in the training."""
 
-    every: Annotated[int, Field(ge=1, description="rounds between measurements")] = 10
-    clients: Annotated[
-        int | None, Field(ge=2, description="most clients whose pairs are measured, chosen by seed; by default all")
-    ] = None
-    images: Annotated[
-        int | None, Field(ge=1, description="most validation images of a client, evenly spread; by default all")
-    ] = None
+    every: int = Field(10, ge=1, description="rounds between measurements")
+    clients: int | None = Field(
+        None, ge=2, description="most clients whose pairs are measured, chosen by seed; by default all"
+    )
+    images: int | None = Field(
+        None, ge=1, description="most validation images of a client, evenly spread; by default all"
+    )
 
     def choose(self, clients: Iterable[str], seed: int) -> list[str]:
         """Choose the clients whose pairs are measured, sorted by name; as far as possible the same in every round.
@@ -139,27 +132,18 @@ class Diagnostics(Config):
 class SecureAggregation(Config):
     """The server only gets sums of rows."""
 
-    clip: Annotated[
-        float,
-        Field(
-            ge=1e-6, le=1e6, description="largest value allowed in a row; a client whose row exceeds it sends nothing"
-        ),
-    ] = 8.0
-    threshold: Annotated[
-        float, Field(gt=0.5, le=1, description="share of a round's clients needed to unmask anything")
-    ] = 0.6
-    sketch: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=2**16,
-            multiple_of=8,
-            description="numbers of each update that are sent in the clear, for methods that compare updates",
-        ),
-    ] = 0
-    seconds: Annotated[
-        float, Field(gt=0, description="time limit per message of a sum; slower clients are left out")
-    ] = 60.0
+    clip: float = Field(
+        8.0, ge=1e-6, le=1e6, description="largest value allowed in a row; a client whose row exceeds it sends nothing"
+    )
+    threshold: float = Field(0.6, gt=0.5, le=1, description="share of a round's clients needed to unmask anything")
+    sketch: int = Field(
+        0,
+        ge=0,
+        le=2**16,
+        multiple_of=8,
+        description="numbers of each update that are sent in the clear, for methods that compare updates",
+    )
+    seconds: float = Field(60.0, gt=0, description="time limit per message of a sum; slower clients are left out")
 
     def least(self, clients: int) -> int:
         """How many of this number of clients must stay to the end: always a majority.
@@ -245,15 +229,15 @@ class Objects:
         if "model" in given:
             given["model"] = self._model(given["model"])
         if isinstance(given.get("clients"), list | tuple):
-            given["clients"] = [self._each(entry, self._of_client) for entry in given["clients"]]
+            given["clients"] = [
+                self._each(entry, lambda part, key: self._model(part) if key == "model" else part)
+                for entry in given["clients"]
+            ]
         return given
 
     def _data(self, value: Any, name: str) -> Any:
         found = self._kind(value, name)
         return {"kind": found} if isinstance(found, str) and found is not value else found
-
-    def _of_client(self, value: Any, key: str) -> Any:
-        return self._model(value) if key == "model" else value
 
     def _model(self, parts: Any) -> Any:
         return self._each(parts, lambda part, key: self._kind(part, key) if key in PARTS else part)
@@ -262,17 +246,13 @@ class Objects:
         """The import path of an object, or plain data with one under this key."""
         if isinstance(value, Mapping):
             return {**value, key: self._kind(value[key], name)} if key in value else value
-        if value is None or isinstance(value, str | int | float | list) or _is_config(value):
+        is_config = isinstance(value, Config) and not isinstance(value, Method)
+        if value is None or isinstance(value, str | int | float | list) or is_config:
             return value
-        self.live.append(
-            hand_over(made_from(name, *value) if isinstance(value, tuple) and len(value) == 2 else value, name)
-        )
+        is_pair = isinstance(value, tuple) and len(value) == 2
+        self.live.append(hand_over(made_from(name, *value) if is_pair else value, name))
         return self.live[-1].path
 
     @staticmethod
     def _each(values: Any, changed: Callable[[Any, str], Any]) -> Any:
         return {key: changed(one, key) for key, one in values.items()} if isinstance(values, Mapping) else values
-
-
-def _is_config(value: Any) -> bool:
-    return isinstance(value, Config) and not isinstance(value, Method)

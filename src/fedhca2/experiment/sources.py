@@ -110,11 +110,9 @@ def name_files(faults: Iterable[Fault], files: Sequence[ConfigFile]) -> list[Fau
 def _depth(values: Any, steps: Sequence[str]) -> int:
     """How many of these steps lead somewhere."""
     for depth, step in enumerate(steps):
-        if isinstance(values, list) and step.isdigit() and int(step) < len(values):
-            values = values[int(step)]
-        elif isinstance(values, dict) and step in values:
-            values = values[step]
-        else:
+        try:
+            values = values[int(step) if isinstance(values, list) else step]
+        except (LookupError, TypeError, ValueError):
             return depth
     return len(steps)
 
@@ -122,8 +120,8 @@ def _depth(values: Any, steps: Sequence[str]) -> int:
 def apply_overrides(values: Any, overrides: list[str]) -> Any:
     """Apply each override to the config; list entries are addressed by number, and values are YAML.
 
-    >>> apply_overrides({"rounds": 3, "clients": [{"epochs": 1}]}, ["rounds=5", "clients.0.epochs=2", "method.c=0.2"])
-    {'rounds': 5, 'clients': [{'epochs': 2}], 'method': {'c': 0.2}}
+    >>> apply_overrides({"method": "fedhca2", "clients": [{"epochs": 1}]}, ["clients.0.epochs=2", "method.c=0.2"])
+    {'method': {'name': 'fedhca2', 'c': 0.2}, 'clients': [{'epochs': 2}]}
     """
     values = deepcopy(values)
     for override in overrides:

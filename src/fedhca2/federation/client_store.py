@@ -110,7 +110,6 @@ class ClientStore:
             for name, each in leaving.items():
                 if name in self._changed:
                     self._write(each)
-                self.plan(name).retire(each)
         finally:
             with self._lock:
                 self._leaving -= leaving.keys()

@@ -12,24 +12,3 @@ from fedhca2.metrics.metric import (
     VectorRMSE,
 )
 from fedhca2.metrics.pixels import AngularError, DepthRMSE, MaxF, MeanIoU, SalientIoU, SalientIoUOfImages
-
-__all__ = [
-    "Accuracy",
-    "AngularError",
-    "CorrectKeypoints",
-    "DepthRMSE",
-    "MaxF",
-    "MeanAveragePrecision",
-    "MeanIoU",
-    "Metric",
-    "OdsF",
-    "Over",
-    "SalientIoU",
-    "SalientIoUOfImages",
-    "VectorMAE",
-    "VectorRMSE",
-    "delta_m",
-    "edge_rules",
-    "relative_gain",
-    "rise",
-]

@@ -2,7 +2,6 @@
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import scipy  # imports its parts when they are used
@@ -173,7 +172,7 @@ class OdsF(Sums):
     """Best F in % of one threshold for the whole split (ODS), with OIS (the best per image) and AP as extras.
 
     `max_dist`: the largest distance of a match, relative to the image's diagonal. `workers` threads evaluate the images
-    (default: one per core) while the caller continues; `compute` and `merge` wait for them.
+    (default: one per core) while the caller continues; `compute` waits for them.
     """
 
     name = "ods_f"
@@ -201,24 +200,14 @@ class OdsF(Sums):
         for image, truth in zip(edges, truths, strict=True):
             self.pending.append(self.pool.submit(evaluate, image, truth))
 
-    def gather(self) -> None:
-        """Wait for the pending images and add them up."""
+    def compute(self) -> dict[str, float]:
+        """ODS, OIS, AP, and the threshold of the ODS."""
         for future in self.pending:
             self.add(torch.from_numpy(future.result()))
         self.pending.clear()
         if self.pool:
             self.pool.shutdown()
             self.pool = None
-
-    def merge(self, other: Self) -> None:
-        """Add the counts of another accumulator of the same kind."""
-        self.gather()
-        other.gather()
-        super().merge(other)
-
-    def compute(self) -> dict[str, float]:
-        """ODS, OIS, AP, and the threshold of the ODS."""
-        self.gather()
         sums = self.sums.numpy()
         if not sums[-1, 0]:
             return dict.fromkeys((self.name, "ois_f", "ap", "threshold"), float("nan"))

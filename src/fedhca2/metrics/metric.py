@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import nan
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,10 +27,6 @@ class Metric:
         """Add a batch: predictions in the task's final form, labels with 255 for ignored pixels."""
         raise NotImplementedError
 
-    def merge(self, other: Self) -> None:
-        """Add the data of another accumulator of the same kind."""
-        raise NotImplementedError
-
     def compute(self) -> dict[str, float]:
         """The scores of all batches so far, the headline first."""
         raise NotImplementedError
@@ -46,10 +42,6 @@ class Sums(Metric):
         """Add to the sums, which move to the device of the first addend."""
         self.sums = self.sums.to(addend.device)
         self.sums += addend
-
-    def merge(self, other: Self) -> None:
-        """Add the sums of another accumulator of the same kind."""
-        self.add(other.sums.to(self.sums.device))
 
 
 class MeanOfValues(Sums):
@@ -135,11 +127,6 @@ class MeanAveragePrecision(Metric):
         """Add probabilities and labels [B, C]."""
         self.scores.append(prediction.clone())
         self.labels.append(label.clone())
-
-    def merge(self, other: Self) -> None:
-        """Add the images of another accumulator."""
-        self.scores += other.scores
-        self.labels += other.labels
 
     def compute(self) -> dict[str, float]:
         """The mean over classes, and their number."""

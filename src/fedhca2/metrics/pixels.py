@@ -67,7 +67,7 @@ class MeanIoU(Sums):
         return {self.name: miou, "classes": float(present.sum())}
 
 
-def angle(a: Tensor, b: Tensor, dim: int = 1) -> Tensor:
+def angle(a: Tensor, b: Tensor) -> Tensor:
     r"""Angle in degrees, $2\operatorname{atan2}(\lVert a-b\rVert, \lVert a+b\rVert)$ of the unit vectors.
 
     Accurate for small angles, where arccos of the inner product is not. A vector of zero length is at 90° to all.
@@ -75,8 +75,8 @@ def angle(a: Tensor, b: Tensor, dim: int = 1) -> Tensor:
     >>> angle(torch.tensor([[0.0, 0.0, 2.0]]), torch.tensor([[0.0, 1.0, 1.0]]))
     tensor([45.], dtype=torch.float64)
     """
-    a, b = functional.normalize(a.double(), dim=dim), functional.normalize(b.double(), dim=dim)
-    apart, along = (a - b).norm(dim=dim), (a + b).norm(dim=dim)
+    a, b = functional.normalize(a.double(), dim=1), functional.normalize(b.double(), dim=1)
+    apart, along = (a - b).norm(dim=1), (a + b).norm(dim=1)
     radians = 2 * torch.atan2(apart, along)
     return torch.where((apart == 0) & (along == 0), pi / 2, radians).rad2deg()
 

@@ -6,10 +6,9 @@ Their output is a map, with a value for every pixel, or one vector for the whole
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -20,25 +19,11 @@ from fedhca2 import losses, metrics, painting
 from fedhca2.config import Config, suggest
 from fedhca2.imports import FORMS, is_import_path, load, located
 from fedhca2.labels import IGNORE
-from fedhca2.tasks.task import LabelSpace, Task, TaskSet, classes, resized, shares
+from fedhca2.tasks.task import Task, TaskSet, classes, resized, shares
 
 
 def _most_likely(output: Tensor) -> Tensor:
     return output.argmax(dim=1, keepdim=True)
-
-
-def _most_likely_class(output: Tensor) -> Tensor:
-    return _most_likely(output).float()
-
-
-def _mean_iou(space: LabelSpace, absent: Literal["skip", "zero"] = "skip") -> metrics.Metric:
-    if space.classes is None:
-        raise ValueError(f"mIoU: expected a label space with a number of classes, got {space}")
-    return metrics.MeanIoU(space.classes, absent)
-
-
-def _accuracy(space: LabelSpace, over: metrics.Over = "images") -> metrics.Metric:
-    return metrics.Accuracy(space.classes or 1, over)
 
 
 def _without_parts_ignored(label: Tensor) -> Tensor:
@@ -51,34 +36,17 @@ def _x_negated(label: Tensor) -> Tensor:
     return torch.where(label == IGNORE, label, negated)
 
 
-def _resized_to_unit_length(normals: Tensor, size: tuple[int, int]) -> Tensor:
-    return functional.normalize(resized(normals, size), dim=1)
-
-
-def _zero_length_ignored(label: Tensor) -> Tensor:
-    return label.masked_fill((label == 0).all(dim=-3, keepdim=True), IGNORE)
-
-
-def _nearer(label: Tensor, scale: float | Tensor) -> Tensor:
-    return torch.where(label == IGNORE, label, label / scale)
-
-
-def _unmeasured_ignored(label: Tensor) -> Tensor:
-    return label.masked_fill(label == 0, IGNORE)
-
-
 BUILT_IN = (
     Task(
         name="semseg",
         title="Semantic segmentation",
         channels=None,
         label_range=classes,
-        weight=1.0,
         loss=losses.cross_entropy,
         predict=_most_likely,
         reading="scores of the classes; the prediction is the class with the highest one",
-        metric=_mean_iou,
-        other_metrics={"miou_all_classes": partial(_mean_iou, absent="zero")},
+        metric=lambda space: metrics.MeanIoU(space.classes or 1),
+        other_metrics={"miou_all_classes": lambda space: metrics.MeanIoU(space.classes or 1, absent="zero")},
         unit="%",
         paint=lambda map, space: painting.paint_classes(map, space.names),
         chooses_crops=True,
@@ -86,7 +54,6 @@ BUILT_IN = (
     ),
     Task(
         name="human_parts",
-        title="Human parts",
         channels=7,
         label_range=lambda space: (0, 6),
         weight=2.0,
@@ -134,8 +101,8 @@ BUILT_IN = (
         paint=lambda map, space: painting.paint_normals(map),
         fill=0,
         flipped=_x_negated,
-        resized=_resized_to_unit_length,
-        ignored=_zero_length_ignored,
+        resized=lambda normals, size: functional.normalize(resized(normals, size), dim=1),
+        ignored=lambda label: label.masked_fill((label == 0).all(dim=-3, keepdim=True), IGNORE),
     ),
     Task(
         name="edge",
@@ -153,10 +120,8 @@ BUILT_IN = (
     ),
     Task(
         name="depth",
-        title="Depth",
         channels=1,
         label_range=lambda space: (0, inf),
-        weight=1.0,
         loss=losses.depth_l1,
         predict=lambda output: output.float().clamp(min=0),
         reading="a distance; the prediction is the value, or 0 if it is negative",
@@ -164,8 +129,8 @@ BUILT_IN = (
         unit="m",
         paint=lambda map, space: painting.paint_depth(map),
         fill=0,
-        rescaled=_nearer,
-        ignored=_unmeasured_ignored,
+        rescaled=lambda label, scale: torch.where(label == IGNORE, label, label / scale),
+        ignored=lambda label: label.masked_fill(label == 0, IGNORE),
         grouped_by="value",
     ),
     Task(
@@ -186,11 +151,11 @@ BUILT_IN = (
         output="vector",
         label_range=classes,
         loss=losses.class_cross_entropy,
-        predict=_most_likely_class,
+        predict=lambda output: _most_likely(output).float(),
         probabilities=lambda output: output.float().softmax(dim=1),
         reading="scores of the classes; the prediction is the class with the highest one",
-        metric=_accuracy,
-        other_metrics={"mean_class_accuracy": partial(_accuracy, over="classes")},
+        metric=lambda space: metrics.Accuracy(space.classes or 1),
+        other_metrics={"mean_class_accuracy": lambda space: metrics.Accuracy(space.classes or 1, over="classes")},
         unit="%",
         paint=lambda vector, space: painting.paint_class(vector, space.names),
         grouped_by="class",
@@ -240,10 +205,10 @@ def get_task(name: str) -> Task:
 class DeclaredTask(Config):
     """A task under a name that the experiment chooses; settings replace those of its kind."""
 
-    kind: Annotated[str, Field(description=f"a built-in task, or {FORMS}")]
-    title: Annotated[str | None, Field(description="its name in tables and figures")] = None
-    weight: Annotated[float | None, Field(ge=0, description="weight of its loss in a client's total loss")] = None
-    unit: Annotated[str | None, Field(description="unit of its scores")] = None
+    kind: str = Field(description=f"a built-in task, or {FORMS}")
+    title: str | None = Field(None, description="its name in tables and figures")
+    weight: float | None = Field(None, ge=0, description="weight of its loss in a client's total loss")
+    unit: str | None = Field(None, description="unit of its scores")
 
     @model_validator(mode="before")
     @classmethod

@@ -1,6 +1,6 @@
 """A task, declared once: its labels, its output, its loss, its metrics, and how it is painted."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -45,27 +45,12 @@ def class_digests(tasks: Iterable[str], spaces: Mapping[str, LabelSpace]) -> dic
     return {task: sha256("\0".join(names).encode()).hexdigest()[:16] for task, names in named.items()}
 
 
-def unchanged(label: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-    """Return the label unchanged, which is right for most tasks."""
-    return label
-
-
 def resized(values: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize maps [B, C, H, W]: whole numbers of classes to the nearest, images and other values smoothly."""
     is_image = values.dtype == torch.uint8
     if is_image or values.is_floating_point():
         return functional.interpolate(values, size, mode="bilinear", antialias=is_image)
     return functional.interpolate(values.float(), size, mode="nearest-exact").to(values.dtype)
-
-
-def as_it_is(output: Tensor) -> Tensor:
-    """The raw output in full precision."""
-    return output.float()
-
-
-def any_value(space: LabelSpace) -> tuple[float, float]:
-    """Labels may have any finite value."""
-    return -inf, inf
 
 
 def shares(space: LabelSpace) -> tuple[float, float]:
@@ -101,7 +86,7 @@ class Task:
     :param output: "map" or "vector".
     :param channels: of the output; None: the number of classes in the data set.
     :param label_channels: of a label; None: the same as the output's.
-    :param label_range: label space → the lowest and highest value of a label.
+    :param label_range: label space → the lowest and highest value of a label; by default any finite value.
     :param weight: factor of its loss in a client's total loss.
     :param predict: raw output, [B, C, H, W] or [B, C], → the form of a label, which metrics and `paint` take.
     :param probabilities: raw output → the probability of each class, for a vector of classes.
@@ -128,18 +113,18 @@ class Task:
     output: Output = "map"
     channels: int | None = None
     label_channels: int | None = 1
-    label_range: Callable[[LabelSpace], tuple[float, float]] = any_value
+    label_range: Callable[[LabelSpace], tuple[float, float]] = lambda space: (-inf, inf)
     weight: float = 1.0
-    predict: Callable[[Tensor], Tensor] = as_it_is
+    predict: Callable[[Tensor], Tensor] = lambda output: output.float()
     probabilities: Callable[[Tensor], Tensor] | None = None
     unit: str = ""
     paint: Callable[[Tensor, LabelSpace], Tensor] = lambda values, space: painting.paint(values, space.names)
     other_metrics: Mapping[str, MetricFor] = field(default_factory=dict)
     fill: float = IGNORE
-    rescaled: Callable[[Tensor, float | Tensor], Tensor] = unchanged
-    flipped: Callable[[Tensor], Tensor] = unchanged
+    rescaled: Callable[[Tensor, float | Tensor], Tensor] = lambda label, scale: label
+    flipped: Callable[[Tensor], Tensor] = lambda label: label
     resized: Callable[[Tensor, tuple[int, int]], Tensor] = resized
-    ignored: Callable[[Tensor], Tensor] = unchanged
+    ignored: Callable[[Tensor], Tensor] = lambda label: label
     counts_in_delta_m: bool = True
     chooses_crops: bool = False
     standardised: bool = False
@@ -190,26 +175,17 @@ class Task:
         return {self.empty_metric.name: self.metric, **self.other_metrics}
 
 
-class TaskSet(Mapping[str, Task]):
+class TaskSet(dict[str, Task]):
     """Tasks by name: the built-in ones, and those that an experiment declares. A set never changes.
 
     `declared` has the settings of the tasks that are not built in, as plain data.
     """
 
     def __init__(self, tasks: Iterable[Task], declared: Mapping[str, Any] | None = None) -> None:
-        self._tasks = {task.name: task for task in tasks}
+        super().__init__({task.name: task for task in tasks})
         self.declared: Mapping[str, Any] = declared or {}
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # so that it can be part of a key
-
-    def __getitem__(self, name: str) -> Task:
-        return self._tasks[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tasks)
-
-    def __len__(self) -> int:
-        return len(self._tasks)
+    __eq__, __hash__ = object.__eq__, object.__hash__  # type: ignore[assignment]  # it can be part of a key
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self

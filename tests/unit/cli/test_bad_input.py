@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedhca2.clients import Client
+from fedhca2.data.augmentation import for_evaluation
 from fedhca2.data.files import BrokenFileError
-from fedhca2.data.transforms import for_evaluation
 from fedhca2.errors import UserError
 from fedhca2.messages import Order
 from small_run import (

@@ -1,6 +1,5 @@
 """Data sets that others have already written."""
 
-import csv
 import json
 import tracemalloc
 
@@ -10,9 +9,10 @@ import torch
 from PIL import Image
 
 from fedhca2.data import KINDS, FileError, MapStyle
-from fedhca2.data.adapters import decode_runs, paint
+from fedhca2.data.adapters import paint
 from fedhca2.data.own import OwnSamples
 from fedhca2.tasks.built_in import DeclaredTask, known_tasks
+from own_experiments import write_table
 
 SIZE = (32, 32)
 TASKS = known_tasks({"weight": DeclaredTask(kind="regression")})
@@ -104,10 +104,7 @@ def table(tmp_path):
         Image.fromarray(np.full(SIZE, i % 3, np.uint8)).save(tmp_path / f"{i}.mask.png")
         cells = {"image": f"{i}.png", "brand": ["tea", "milk"][i % 2], "grams": str(10 * i) if i else ""}
         rows.append(cells | {"height": "1.5", "mask": f"{i}.mask.png"})
-    with (tmp_path / "labels.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(tmp_path / "labels.csv", rows)
     return tmp_path
 
 
@@ -126,16 +123,12 @@ def test_a_folder_with_a_csv_file_can_be_read(table):
     assert (sample["semseg"] == 2).all()
 
 
-def test_an_empty_cell_is_unknown(table):
-    assert open_kind("csv", root=table, columns=COLUMNS).load(0, ["weight"])["weight"].isnan().tolist() == [True, False]
-
-
-def test_every_fifth_row_is_for_validation_unless_a_column_says_so(table):
+def test_every_fifth_row_is_for_validation_unless_a_column_says_so(table, caplog):
     assert list(open_kind("csv", "val", root=table, columns=COLUMNS).ids) == ["4.png", "9.png"]
-    text = (table / "labels.csv").read_text().splitlines()
-    marked = [f"{line},{'split' if i == 0 else 'val' if i < 4 else 'train'}" for i, line in enumerate(text)]
-    (table / "labels.csv").write_text("\n".join(marked))
-    assert list(open_kind("csv", "val", root=table, columns=COLUMNS).ids) == ["0.png", "1.png", "2.png"]
+    values = ["split", "test", "val", *["validation"] * 2, *["train"] * 4, "test", "holdout"]
+    change(table, lambda lines: [f"{line},{value}" for line, value in zip(lines, values, strict=True)])
+    assert list(open_kind("csv", "val", root=table, columns=COLUMNS).ids) == ["1.png", "2.png", "3.png"]
+    assert "3 rows are in neither 'train' nor 'val', and not used: 2 of 'test', 1 of 'holdout'" in caplog.text
 
 
 def change(table, lines):
@@ -148,61 +141,44 @@ def everything(kind, root, **settings):
     return [data.load(i, list(data.labels)) for i in range(len(data))]
 
 
-def assert_one_line(error, message):
+def with_row(row):
+    return lambda lines: [lines[0], row]
+
+
+def split_into(lines):
+    return [f"{line},{['split', 'val', 'test'][min(i, 2)]}" for i, line in enumerate(lines)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines", "message"),
+    [
+        ({"columns": {"classification": "kind"}}, list, "csv: expected a column 'kind', got image, brand, grams"),
+        ({"file": "none.csv"}, list, "none.csv: expected a CSV file with a row of names, got no file"),
+        ({"classes": {"classification": ["tea"]}}, list, "csv:3: column 'brand': expected one of tea, got 'milk'"),
+        ({"columns": {"weight": "brand"}}, list, "csv:2: column 'brand': expected a number, got 'tea'"),
+        ({}, lambda lines: [*lines[:3], "2.png,tea", *lines[4:]], "csv:4: expected 5 cells, got 2"),
+        ({}, lambda lines: [*lines[:3], lines[3] + ",more", *lines[4:]], "csv:4: expected 5 cells, got 6"),
+        ({}, lambda lines: lines[:1], "csv: expected a row for each sample, got none"),
+        ({}, lambda lines: [], "csv: expected a column 'image', got nothing"),
+        ({}, lambda lines: [lines[0].replace("grams", "brand"), *lines[1:]], "csv: expected a different name for each"),
+        ({}, split_into, "csv: column 'split': expected 'train'"),
+        ({}, with_row("../0.png,tea,1,1,0.mask.png"), "csv:2: column 'image': expected the name of a file"),
+        ({}, with_row("0.png,tea,1,1,a/../../0.png"), "csv:2: column 'mask': expected the name of a file"),
+        ({}, with_row("/etc/x.png,tea,1,1,0.mask.png"), "csv:2: column 'image': expected the name of a file"),
+    ],
+)
+def test_a_csv_file_that_makes_no_sense_is_named_by_its_line(table, settings, lines, message):
+    change(table, lines)
+    with pytest.raises(FileError) as error:
+        everything("csv", table, **{"columns": COLUMNS, "classes": {"semseg": 3}, **settings})
     assert (message in str(error.value), "\n" in str(error.value)) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"columns": {"classification": "kind"}}, "expected a column 'kind', got image, brand, grams"),
-        ({"file": "none.csv"}, "none.csv: expected a CSV file with a row of names, got no file"),
-        ({"classes": {"classification": ["tea"]}}, "labels.csv:3: column 'brand': expected one of tea, got 'milk'"),
-        ({"columns": {"weight": "brand"}}, "labels.csv:2: column 'brand': expected a number, got 'tea'"),
-    ],
-)
-def test_a_csv_file_that_does_not_fit_the_config_is_one_line(table, settings, message):
-    with pytest.raises(FileError) as error:
-        everything("csv", table, **{"columns": COLUMNS, **settings})
-    assert_one_line(error, message)
-
-
-def split_of(i):
-    return ["split", "val", "test"][min(i, 2)]
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (lambda lines: [*lines[:3], "2.png,tea", *lines[4:]], ":4: expected 5 cells, got 2"),
-        (lambda lines: [*lines[:3], lines[3] + ",more", *lines[4:]], ":4: expected 5 cells, got 6"),
-        (lambda lines: lines[:1], ": expected a row for each sample, got none"),
-        (lambda lines: [], ": expected a column 'image', got nothing"),
-        (lambda lines: [lines[0].replace("grams", "brand"), *lines[1:]], ": expected a different name for each"),
-        (lambda lines: [f"{line},{split_of(i)}" for i, line in enumerate(lines)], ": column 'split': expected 'train'"),
-        (lambda lines: [lines[0], "../0.png,tea,1,1,0.mask.png"], ":2: column 'image': expected the name of a file"),
-        (lambda lines: [lines[0], "0.png,tea,1,1,a/../../0.png"], ":2: column 'mask': expected the name of a file"),
-        (lambda lines: [lines[0], "/etc/x.png,tea,1,1,0.mask.png"], ":2: column 'image': expected the name of a file"),
-    ],
-)
-def test_a_row_that_makes_no_sense_is_named_by_its_line(table, lines, message):
-    change(table, lines)
-    with pytest.raises(FileError) as error:
-        everything("csv", table, columns=COLUMNS, classes={"semseg": 3})
-    assert_one_line(error, f"labels.csv{message}")
-
-
-def test_validation_is_another_word_for_val_and_other_splits_are_told(table, caplog):
-    values = ["split", "test", *["validation"] * 3, *["train"] * 4, "test", "holdout"]
-    change(table, lambda lines: [f"{line},{value}" for line, value in zip(lines, values, strict=True)])
-    assert list(open_kind("csv", "val", root=table, columns=COLUMNS).ids) == ["1.png", "2.png", "3.png"]
-    assert "3 rows are in neither 'train' nor 'val', and not used: 2 of 'test', 1 of 'holdout'" in caplog.text
-
-
-def test_an_empty_cell_of_a_map_is_unknown_everywhere(table):
+def test_an_empty_cell_is_unknown_in_a_map_everywhere(table):
     change(table, lambda lines: [lines[0], lines[1].replace("0.mask.png", ""), *lines[2:]])
-    sample = open_kind("csv", root=table, columns=COLUMNS, classes={"semseg": 3}).load(0, ["semseg"])
+    sample = open_kind("csv", root=table, columns=COLUMNS, classes={"semseg": 3}).load(0, ["semseg", "weight"])
     assert (sample["semseg"] == 255).all()
+    assert sample["weight"].isnan().tolist() == [True, False]
 
 
 @pytest.fixture
@@ -265,17 +241,13 @@ def coco(tmp_path):
     return write_coco(tmp_path, SIZE, {7: "cup", 3: "table", 9: "crowd"}, annotations=objects)
 
 
-def test_cocos_objects_become_a_map_with_small_ones_on_top(coco):
+def test_cocos_objects_become_a_map_with_small_ones_on_top_and_labels_of_the_image(coco):
     data = open_kind("coco", root=coco)
     assert data.labels["semseg"].names == ("background", "table", "cup", "crowd")
     label = data.load(0, ["semseg"])["semseg"][0]
     assert torch.bincount(label.flatten()).tolist() == [1024 - 256 - 64, 256 - 4, 4, 64]
     assert (label[8:10, 8:10] == 2).all()
     assert (label[:, 30:] == 3).all()
-
-
-def test_cocos_categories_become_labels_of_the_image(coco):
-    data = open_kind("coco", root=coco)
     assert [data.load(i, ["multilabel"])["multilabel"].tolist() for i in (0, 1)] == [[1, 1, 1], [0, 0, 0]]
 
 
@@ -354,17 +326,8 @@ def test_objects_that_would_take_minutes_are_refused_before_they_are_painted(tmp
         with_objects(tmp_path, (1000, 1000), segmentations).load(0, ["semseg"])
 
 
-def test_of_objects_of_the_same_size_the_later_is_seen(coco):
-    path = coco / "annotations" / "instances_train2017.json"
-    content = json.loads(path.read_text())
-    square = [[4, 4, 20, 4, 20, 20, 4, 20]]
-    content["annotations"] = [{"image_id": 1, "category_id": each, "segmentation": square} for each in (9, 3, 7)]
-    path.write_text(json.dumps(content))
-    assert open_kind("coco", root=coco).load(0, ["semseg"])["semseg"].max() == 2
-
-
-def mask_of(segmentation, size):
-    return paint([segmentation], [1], size).astype(bool)
+def test_of_objects_of_the_same_size_the_later_is_seen():
+    assert paint([[[4, 4, 20, 4, 20, 20, 4, 20]]] * 3, [9, 3, 7], SIZE).max() == 7
 
 
 # A rectangle with a hole, as pycocotools 2.0.11 writes it.
@@ -375,13 +338,9 @@ def test_compressed_runs_are_read_as_pycocotools_wrote_them():
     expected = np.zeros((48, 64), bool)
     expected[5:40, 10:50] = True
     expected[20:25, 20:30] = False
-    assert (mask_of({"counts": WRITTEN, "size": [48, 64]}, (48, 64)) == expected).all()
-
-
-def test_runs_go_down_the_columns():
-    assert decode_runs([1, 2, 3], (2, 3)).tolist() == [[False, True, False], [True, False, False]]
+    assert (paint([{"counts": WRITTEN, "size": [48, 64]}], [1], (48, 64)) == expected).all()
 
 
 def test_a_hole_of_a_polygon_stays_empty():
     outer, inner = [0, 0, 10, 0, 10, 10, 0, 10], [3, 3, 6, 3, 6, 6, 3, 6]
-    assert mask_of([[*outer, 0, 0, *inner, 3, 3]], (10, 10)).sum() == 100 - 9
+    assert paint([[[*outer, 0, 0, *inner, 3, 3]]], [1], (10, 10)).sum() == 100 - 9

@@ -1,14 +1,23 @@
-"""Random changes of training images, applied to whole batches."""
-
-from dataclasses import replace
+"""Images and labels as the network gets them: changed at random for training, normalised and padded for evaluation."""
 
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.data.augmentation import Choices, InputFormat, Preparation, _are_varied, _until_varied, axes, pack
-from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, collate, for_evaluation
+from fedhca2.data.augmentation import (
+    Choices,
+    InputFormat,
+    Preparation,
+    _are_varied,
+    _until_varied,
+    axes,
+    distort,
+    for_evaluation,
+    from_hsv,
+    pack,
+)
+from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
 from fedhca2.tasks import TASKS
 
 CLASSES = 5
@@ -27,16 +36,12 @@ def prepare(samples, size, choices):
 
 def alone(one, size, **changes):
     """Prepare one sample with these choices and nothing else random."""
-    prepared = prepare([one], size, replace(PLAIN, **{name: torch.tensor([value]) for name, value in changes.items()}))
+    prepared = prepare([one], size, PLAIN._replace(**{name: torch.tensor([value]) for name, value in changes.items()}))
     return {name: value[0] for name, value in prepared.items()}
 
 
 def sample(rng, height=8, width=8, **labels):
     return {"image": torch.randint(0, 256, (3, height, width), generator=rng, dtype=torch.uint8), **labels}
-
-
-def unit_normals(rng, height=8, width=8):
-    return torch.nn.functional.normalize(torch.randn(3, height, width, generator=rng), dim=0)
 
 
 def blocks(rng, size, classes):
@@ -74,12 +79,29 @@ def test_a_sample_is_prepared_in_a_batch_as_by_itself(tasks, size):
     assert_close(prepare(samples, size, choices), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("tasks", TASK_LISTS)
-def test_nothing_random_is_evaluation(tasks):
-    rng = np.random.default_rng(0)
-    samples = [make_sample(rng, each, tasks) for each in SIZES]
-    expected = collate([for_evaluation(one, (64, 64)) for one in samples])
-    assert_close(prepare(samples, (64, 64), Choices.none(len(samples))), expected, rtol=0, atol=0)
+def test_an_image_to_evaluate_is_normalised_and_padded_with_zeros_on_all_sides(rng):
+    one = sample(rng, 4, 6)
+    image = for_evaluation(one, (8, 8))["image"]
+    inside = image[:, 2:6, 1:7]
+    assert_close(inside * IMAGE_DEVIATION + IMAGE_MEAN, one["image"].float(), atol=1e-3, rtol=0)
+    inside.zero_()
+    assert not image.any()
+
+
+@pytest.mark.parametrize(
+    ("task", "channels", "unknown"),
+    [("semseg", 1, 0), ("human_parts", 1, 0), ("sal", 1, 0), ("edge", 1, 0), ("normals", 3, 1), ("depth", 1, 1)],
+)
+def test_padding_and_unknown_values_are_ignored(rng, task, channels, unknown):
+    label = torch.ones(channels, 4, 4)
+    label[:, 0, :unknown] = 0
+    padded = for_evaluation(sample(rng, 4, 4, **{task: label}), (8, 8))[task]
+    assert (padded == 255).sum() == (48 + unknown) * channels
+
+
+def test_an_image_to_evaluate_that_does_not_fit_is_refused(rng):
+    with pytest.raises(ValueError, match="at most 8×8"):
+        for_evaluation(sample(rng, 9, 8), (8, 8))
 
 
 @pytest.mark.parametrize("size", [(32, 96), (20, 30)])
@@ -96,33 +118,26 @@ def test_both_ways_to_count_classes_choose_the_same_crops(size):
     assert 0 < (counted.int().argmax(1) > 0).sum() < 40
 
 
-def test_enlarging_brings_things_nearer(rng):
-    enlarged = alone(sample(rng, depth=torch.full((1, 8, 8), 3.0)), (8, 8), scale=1.5)["depth"]
-    assert_close(enlarged, torch.full((1, 8, 8), 2.0))
+CHANGED = {  # a task, its label, what is done, and the label after that
+    "enlarging brings things nearer": ("depth", torch.full((1, 8, 8), 3.0), {"scale": 1.5}, lambda depth: depth / 1.5),
+    "mirroring negates x of normals": (
+        "normals",
+        torch.nn.functional.normalize(torch.arange(1.0, 193).view(3, 8, 8), dim=0),
+        {"mirrored": True},
+        lambda normals: normals.flip(-1) * torch.tensor([-1.0, 1.0, 1.0]).view(3, 1, 1),
+    ),
+    "mirroring mirrors labels": (
+        "semseg",
+        torch.arange(64, dtype=torch.uint8).view(1, 8, 8),
+        {"mirrored": True},
+        lambda classes: classes.flip(-1),
+    ),
+}
 
 
-def test_mirroring_negates_x_of_normals(rng):
-    normals = unit_normals(rng)
-    mirrored = alone(sample(rng, normals=normals), (8, 8), mirrored=True)["normals"]
-    assert_close(mirrored, normals.flip(-1) * torch.tensor([-1.0, 1.0, 1.0]).view(3, 1, 1))
-
-
-def test_mirroring_the_image_mirrors_the_labels(rng):
-    label = torch.randint(0, 5, (1, 8, 8), generator=rng, dtype=torch.uint8)
-    assert_close(alone(sample(rng, semseg=label), (8, 8), mirrored=True)["semseg"], label.flip(-1))
-
-
-def test_labels_are_never_mixed_when_scaled(rng):
-    label = torch.where(torch.rand(1, 8, 8, generator=rng) > 0.5, 3, 7).to(torch.uint8)
-    scaled = alone(sample(rng, semseg=label), (8, 8), scale=1.7)["semseg"]
-    assert set(scaled.unique().tolist()) <= {3, 7, 255}
-
-
-def test_an_enlarged_image_is_interpolated_linearly():
-    ramp = torch.arange(8, dtype=torch.uint8).mul(10).expand(3, 8, 8)
-    image = alone({"image": ramp}, (16, 16), scale=2.0)["image"] * IMAGE_DEVIATION + IMAGE_MEAN
-    expected = torch.nn.functional.interpolate(ramp[None].float(), scale_factor=2, mode="bilinear", align_corners=False)
-    assert_close(image, expected[0], atol=1e-3, rtol=1e-4)
+@pytest.mark.parametrize(("task", "label", "changes", "expected"), CHANGED.values(), ids=CHANGED)
+def test_labels_change_with_their_image(rng, task, label, changes, expected):
+    assert_close(alone(sample(rng, **{task: label}), (8, 8), **changes)[task], expected(label))
 
 
 def test_a_smaller_image_is_kept_whole(rng):
@@ -130,22 +145,17 @@ def test_a_smaller_image_is_kept_whole(rng):
     assert (result["semseg"] == 1).sum() == 16
 
 
-@pytest.mark.parametrize(("ones", "varied"), [(0, False), (1, False), (5, True), (8, True), (12, False)])
-def test_the_first_varied_crop_is_taken(rng, ones, varied):
+@pytest.mark.parametrize(
+    ("ones", "ignored", "varied"),
+    [(0, 0, False), (1, 0, False), (5, 0, True), (8, 0, True), (12, 0, False), (2, 14, False)],
+)
+def test_the_first_varied_crop_is_taken(rng, ones, ignored, varied):
     """A crop is varied if no class is on three quarters of it or more; ignored pixels do not count."""
     label = torch.zeros(1, 8, 8, dtype=torch.uint8)
-    label[0, :4, :4] = (torch.arange(16) < ones).view(4, 4)  # the first try
+    label[0, :4, :4] = torch.tensor([1] * ones + [255] * ignored + [0] * (16 - ones - ignored)).view(4, 4)  # first try
     label[0, 4:, 4:] = 2
-    crops = [[0.0, 0.0], [0.99, 0.99]]
-    found = alone(sample(rng, semseg=label), (4, 4), crops=crops)["semseg"]
-    assert (2 in found) != varied
-
-
-def test_ignored_pixels_do_not_make_a_crop_varied(rng):
-    label = torch.full((1, 8, 8), 255, dtype=torch.uint8)
-    label[0, 0, :2], label[0, 4:, 4:] = 3, 2
     found = alone(sample(rng, semseg=label), (4, 4), crops=[[0.0, 0.0], [0.99, 0.99]])["semseg"]
-    assert 2 in found
+    assert (2 in found) != varied
 
 
 def test_choices_fill_their_ranges():
@@ -165,10 +175,12 @@ def test_choices_fill_their_ranges():
     assert ((before == 1) | (after == 1)).all()
 
 
-def test_a_sample_is_left_as_it_was(rng):
-    one = sample(rng, normals=unit_normals(rng))
+@pytest.mark.parametrize("choices", [PLAIN, draw(0, 1)], ids=["evaluation", "training"])
+def test_a_sample_is_left_as_it_was(rng, choices):
+    one = sample(rng, normals=torch.rand(3, 8, 8, generator=rng))
     before = {name: value.clone() for name, value in one.items()}
-    prepare([one], (8, 8), draw(0, 1))
+    for value in prepare([one], (8, 8), choices).values():
+        value.fill_(7)
     assert_close(one, before, rtol=0, atol=0)
 
 
@@ -176,3 +188,24 @@ def test_a_sample_is_left_as_it_was(rng):
 def test_an_image_of_one_pixel_can_be_trained_on(size):
     one = {"image": torch.zeros(3, *size, dtype=torch.uint8), "semseg": torch.zeros(1, *size, dtype=torch.uint8)}
     assert prepare([one], (32, 32), draw(0, 1))["image"].shape == (1, 3, 32, 32)
+
+
+# Colours.
+def test_colours_are_rounded_down_as_whole_numbers_are():
+    levels = torch.arange(0, 256, 15)
+    hue, saturation, value = torch.meshgrid(torch.arange(-48, 180), levels, levels, indexing="ij")
+    found = from_hsv(*(each.float()[:, None] for each in (hue, saturation, value)))
+    apart = (hue[:, None] - torch.tensor([0, 60, 120]).view(3, 1, 1)).abs()
+    lost = (torch.minimum(apart, 180 - apart) - 30).clamp(0, 30)
+    expected = value[:, None] * (255 * 30 - saturation[:, None] * lost) // (255 * 30)
+    assert_close(found, expected.float(), rtol=0, atol=0)
+
+
+def test_a_grey_image_has_no_colour_to_change():
+    grey = torch.arange(256.0).view(1, 16, 16).expand(3, -1, -1)
+    assert_close(distort(grey, saturation=1.5, hue=17), grey, rtol=0, atol=0)
+
+
+def test_fractions_of_a_level_are_cut_off():
+    grey = torch.arange(100.0).view(1, 10, 10).expand(3, -1, -1)
+    assert_close(distort(grey + 0.99, contrast_after=1.5), (grey * 1.5).floor(), rtol=0, atol=0)

@@ -6,13 +6,10 @@ from typing import get_args
 
 import numpy as np
 import pytest
-import yaml
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
 from fedhca2.data.earth import Continent
-from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
+from own_experiments import fault, run, write_experiment
 from tiny_encoder import TINY
 
 CONTINENTS, SPLITS = get_args(Continent), ("train", "val")
@@ -23,23 +20,12 @@ installed = pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason="needs fe
 
 def experiment(**settings):
     data = {"maps": {"kind": "earth", "continent": "oceania", "size": [32, 32], **settings}}
-    rest = {"rounds": 1, "method": "local", "model": {"encoder": {"name": TINY}}}
-    return {"tasks": TASKS, "data": data, "clients": [{"data": "maps", "tasks": [*TASKS]}], **rest}
+    clients = [{"data": "maps", "tasks": [*TASKS]}]
+    return {"tasks": TASKS, "data": data, "clients": clients, "method": "local", "model": {"encoder": {"name": TINY}}}
 
 
 def opened(continent, split="train", **settings):
     return Experiment.parse(experiment(continent=continent, **settings)).open("maps", split)
-
-
-def dealt(experiment):
-    return assign_shards(experiment, open_data(experiment))
-
-
-def fault(**settings):
-    with pytest.raises(UserError) as error:
-        dealt(Experiment.parse(experiment(**settings)))
-    assert len(error.value.lines) == 1
-    return error.value.lines[0]
 
 
 def centres(data):
@@ -129,8 +115,7 @@ def test_relief_does_not_depend_on_the_latitude(continent, low, high):
 
 @installed
 def test_a_run_scores_elevation_in_kilometres(tmp_path):
-    (tmp_path / "maps.yaml").write_text(yaml.safe_dump(experiment()), "utf-8")
-    done = CliRunner().invoke(app, ["run", str(tmp_path / "maps.yaml"), "--out", str(tmp_path / "run")])
+    done = run("run", write_experiment(tmp_path, **experiment()), "--out", tmp_path / "run")
     assert done.exit_code == 0, done.output
     assert " km" in next(line for line in done.output.splitlines() if "elevation" in line and "RMSE" in line)
 
@@ -138,7 +123,7 @@ def test_a_run_scores_elevation_in_kilometres(tmp_path):
 @installed
 def test_the_experiment_has_all_continents_and_tasks():
     found = Experiment.load("earth")
-    assert len(dealt(found)) == len(CONTINENTS)
+    assert len(assign_shards(found, open_data(found))) == len(CONTINENTS)
     assert {task for spec in found.specs for task in spec.tasks} == TASKS.keys()
 
 
@@ -150,13 +135,13 @@ BAD = {
 
 
 @pytest.mark.parametrize(("settings", "words"), BAD.values(), ids=BAD)
-def test_a_bad_setting_is_one_line_before_training(settings, words):
-    found = fault(**settings)
+def test_a_bad_setting_is_one_line_before_training(tmp_path, settings, words):
+    found = fault(write_experiment(tmp_path, **experiment(**settings)))
     assert all(word in found for word in ("data.maps", *words)), found
 
 
 @pytest.mark.parametrize("package", ["pvlib", *(pytest.param(name, marks=installed) for name in NEEDED[1:])])
-def test_a_missing_package_is_one_line_that_says_how_to_install_it(package, monkeypatch):
+def test_a_missing_package_is_one_line_that_says_how_to_install_it(package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    found = fault()
+    found = fault(write_experiment(tmp_path, **experiment()))
     assert all(word in found for word in ("data.maps", package, "pip install 'fedhca2[earth]'")), found

@@ -30,27 +30,23 @@ def written(tmp_path, values, suffix="png"):
     return path
 
 
-def test_a_grey_image_of_16_bits_is_scaled_to_8(tmp_path):
-    assert np.array_equal(read_colours(written(tmp_path, WIDE * 257)), np.stack([WIDE] * 3))
+@pytest.mark.parametrize(("read", "scale"), [(read_colours, 257), (read_shades, 257), (read_values, 1)])
+def test_colours_and_shades_of_16_bits_are_scaled_to_8_and_classes_are_read_as_they_are(tmp_path, read, scale):
+    found = read(written(tmp_path, WIDE * scale))
+    assert np.array_equal(found, np.stack([WIDE] * len(found)))
 
 
-def test_classes_in_16_bits_are_read_as_they_are(tmp_path):
-    assert np.array_equal(read_values(written(tmp_path, WIDE))[0], WIDE)
-
-
-def test_classes_above_255_are_refused(tmp_path):
-    with pytest.raises(BrokenFileError, match=r"image\.png: expected values 0 … 255, got 256"):
-        read_values(written(tmp_path, WIDE + np.uint16(1)))
-
-
-def test_shades_in_16_bits_are_scaled_to_8(tmp_path):
-    assert np.array_equal(read_shades(written(tmp_path, WIDE * 257))[0], WIDE)
-
-
-@pytest.mark.parametrize("kind", [np.int32, np.float32])
-def test_an_image_of_32_bits_is_refused(tmp_path, kind):
-    with pytest.raises(BrokenFileError, match="expected 8 or 16 bits per channel, got 32"):
-        read_colours(written(tmp_path, WIDE.astype(kind), "tiff"))
+@pytest.mark.parametrize(
+    ("read", "values", "said"),
+    [
+        (read_colours, WIDE.astype(np.int32), "expected 8 or 16 bits per channel, got 32"),
+        (read_colours, WIDE.astype(np.float32), "expected 8 or 16 bits per channel, got 32"),
+        (read_values, WIDE + np.uint16(1), "expected values 0 … 255, got 256"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(tmp_path, read, values, said):
+    with pytest.raises(BrokenFileError, match=rf"image\.tiff: {said}"):
+        read(written(tmp_path, values, "tiff"))
 
 
 @pytest.mark.parametrize("read", [read_colours, read_size, read_values, read_shades])
@@ -74,23 +70,21 @@ def test_a_thin_image_is_refused_however_few_pixels_it_has(tmp_path, read):
 
 def test_an_array_of_objects_is_not_unpickled(tmp_path):
     np.save(tmp_path / "depth.npy", np.array([{}], object), allow_pickle=True)
-    with pytest.raises(BrokenFileError, match=r"depth\.npy"):
+    with pytest.raises(BrokenFileError, match=r"depth\.npy: .* Python objects"):
         read_npy(tmp_path / "depth.npy")
 
 
-def test_an_array_that_says_to_be_huge_takes_no_memory(tmp_path):
+def test_an_array_of_false_size_or_one_of_several_is_refused(tmp_path):
     path = tmp_path / "depth.npy"
     with path.open("wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (400_000, 400_000)}
         np.lib.format.write_array_header_1_0(file, header)
-    with pytest.raises(BrokenFileError, match=r"depth\.npy"):
+    with pytest.raises(BrokenFileError, match=r"depth\.npy: "):
         read_npy(path)
-
-
-def test_several_arrays_are_not_one(tmp_path):
-    np.savez(tmp_path / "depth", a=np.zeros(3))
+    with path.open("wb") as file:
+        np.savez(file, a=np.zeros(3))
     with pytest.raises(BrokenFileError, match="expected an array of at most 40000000 numbers, got NpzFile"):
-        read_npy(tmp_path / "depth.npz")
+        read_npy(path)
 
 
 def test_a_program_in_an_image_file_is_not_started(tmp_path):

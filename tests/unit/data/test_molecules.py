@@ -1,17 +1,14 @@
 """Molecules with measured affinities, from files like those of MoleculeACE."""
 
-import csv
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
-import yaml
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
 from fedhca2.deployment import Trained
 from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment import Experiment
+from own_experiments import fault, opened, run, write_experiment, write_table
 
 pytest.importorskip("rdkit", reason="needs fedhca2[molecules]")
 
@@ -29,67 +26,38 @@ def write(folder, target="CHEMBL1_Ki", change=lambda rows: None):
         for i, (smiles, y) in enumerate(molecules())
     ]
     change(rows)
-    with (folder / f"{target}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["smiles", "y", "split"])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(folder / f"{target}.csv", rows)
 
 
 def experiment_in(folder, targets=("CHEMBL1_Ki",), **settings):
-    values = {
-        "rounds": 40,
-        "method": "local",
-        "model": {"encoder": {"kind": "mlp", "widths": [16, 8]}},
-        "training": {"batch_size": 8, "learning_rate": 0.01},
-        "tasks": dict.fromkeys(targets, "regression"),
-        "data": {"lab": {"kind": "molecules", "folder": ".", "targets": list(targets), **settings}},
-        "clients": [{"data": "lab", "tasks": list(targets)}],
-    }
-    (folder / "ours.yaml").write_text(yaml.safe_dump(values), "utf-8")
-    return folder / "ours.yaml"
+    return write_experiment(
+        folder,
+        rounds=40,
+        model={"encoder": {"kind": "mlp", "widths": [16, 8]}},
+        training={"batch_size": 8, "learning_rate": 0.01},
+        tasks=dict.fromkeys(targets, "regression"),
+        data={"lab": {"kind": "molecules", "folder": ".", "targets": list(targets), **settings}},
+        clients=[{"data": "lab", "tasks": list(targets)}],
+    )
 
 
-def opened(path, split="train"):
-    return Experiment.load(path).open("lab", split)
-
-
-def dealt(path):
-    experiment = Experiment.load(path)
-    return assign_shards(experiment, open_data(experiment))
-
-
-def fault(path):
-    with pytest.raises(UserError) as error:
-        dealt(path)
-    assert "\n" not in error.value.lines[0]
-    return error.value.lines[0]
-
-
-def test_inputs_are_fingerprints_and_labels_are_in_their_unit(tmp_path):
+def test_inputs_are_fingerprints_labels_are_in_their_unit_and_the_split_is_the_files(tmp_path):
     write(tmp_path)
-    data = opened(experiment_in(tmp_path))
+    path = experiment_in(tmp_path)
+    data = opened(path)
     labels = [float(data.load(i, ["CHEMBL1_Ki"])["CHEMBL1_Ki"]) for i in range(len(data))]
     assert data.size == (1024,)
     assert set(data.load(0, [])["image"].unique().tolist()) == {0, 1}
     assert labels == pytest.approx([value + 9 for i, (_, value) in enumerate(molecules()) if i % 4 != 3])
-
-
-def test_the_files_own_split_is_the_default(tmp_path):
-    write(tmp_path)
-    known = [smiles for smiles, _ in molecules()]
-    assert opened(experiment_in(tmp_path), "val").ids == [smiles for i, smiles in enumerate(known) if i % 4 == 3]
+    assert opened(path, "val").ids == [smiles for i, (smiles, _) in enumerate(molecules()) if i % 4 == 3]
 
 
 def test_a_split_by_scaffold_keeps_rings_apart(tmp_path):
     write(tmp_path)
     path = experiment_in(tmp_path, split_by="scaffold")
-    found = [
-        {ring for ring in RINGS for smiles in opened(path, split).ids if smiles.startswith(f"{ring}C")}
-        for split in ("train", "val")
-    ]
-    assert found[0]
-    assert found[1]
-    assert not found[0] & found[1]
+    ids = [opened(path, split).ids for split in ("train", "val")]
+    train, val = ({ring for ring in RINGS for smiles in each if smiles.startswith(f"{ring}C")} for each in ids)
+    assert (bool(train), bool(val), train & val) == (True, True, set())
 
 
 def test_a_molecule_that_two_targets_measured_has_both_labels(tmp_path):
@@ -109,7 +77,7 @@ def test_most_bounds_the_molecules_for_training(tmp_path):
 
 def test_a_trained_model_answers_smiles_with_a_pki(tmp_path):
     write(tmp_path)
-    done = CliRunner().invoke(app, ["run", str(experiment_in(tmp_path)), "--out", str(tmp_path / "run")])
+    done = run("run", experiment_in(tmp_path), "--out", tmp_path / "run")
     assert done.exit_code == 0, done.output
     trained = Trained.open(tmp_path / "run", "lab")
     short, long = (trained.answer(f"c1ccccc1{chain}O")["CHEMBL1_Ki"].value for chain in ("CC", "CCCCC"))

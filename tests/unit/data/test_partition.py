@@ -7,7 +7,7 @@ import torch
 from fedhca2.data.partition import Dirichlet, Draws, Even, Lists, Shares, label_groups
 from fedhca2.data.rendered import ScenesData
 from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data
+from fedhca2.experiment import assign_shards, open_data, partition_as_data
 from fedhca2.tasks import TASKS
 from small import SMALL, small
 
@@ -39,12 +39,9 @@ def test_the_seed_decides(scenes, partition):
     assert assign(partition, scenes) == assign(partition, scenes) != assign(partition, scenes, seed=1)
 
 
-def test_sizes_are_as_the_shares(scenes):
+def test_sizes_are_as_the_shares_and_draws_may_overlap(scenes):
     parts = assign(Shares(shares={"a": 3, "b": 2, "c": 1}), scenes)
     assert [len(part) for part in parts.values()] == [30, 20, 10]
-
-
-def test_draws_are_of_the_share_and_may_overlap(scenes):
     parts = assign(Draws(share=0.5), scenes)
     assert ([len(set(part)) for part in parts.values()], len(set(everything(parts))) < 60) == ([30] * 3, True)
 
@@ -60,11 +57,8 @@ def test_a_small_alpha_makes_clients_differ_more(scenes):
     assert purity(few, groups) > 1.5 * purity(many, groups)
 
 
-def test_everybody_has_the_least_number_of_images(scenes):
+def test_everybody_has_the_least_number_of_images_if_that_is_possible(scenes):
     assert min(map(len, assign(Dirichlet(by="sal", alpha=0.3, at_least=8), scenes).values())) >= 8
-
-
-def test_an_impossible_least_number_is_an_error(scenes):
     with pytest.raises(ValueError, match="larger alpha"):
         assign(Dirichlet(by="sal", at_least=30), scenes)
 
@@ -107,34 +101,16 @@ def test_a_wrong_partition_is_an_error_in_the_config(partition, line):
     assert line in str(caught.value)
 
 
-def test_a_saved_partition_is_read_back(tmp_path):
+def test_a_saved_partition_names_images_by_id_and_is_read_back(tmp_path):
     experiment = small(seed=3)
     data = open_data(experiment)
     shards = assign_shards(experiment, data)
-    (tmp_path / "partition.json").write_text(json.dumps(partition_as_data(experiment, data, shards)))
+    written = partition_as_data(experiment, data, shards)
+    assert written["home"]["val"][0] == "1000000"
+    (tmp_path / "partition.json").write_text(json.dumps(written))
     again = small(data=with_partition({"kind": "lists", "file": str(tmp_path / "partition.json")}), seed=4)
     found = assign_shards(again, data)
     assert found["outdoor-semseg"].train == shards["outdoor-semseg"].train
-
-
-def test_a_saved_partition_names_images_by_id():
-    experiment = small()
-    data = open_data(experiment)
-    assert partition_as_data(experiment, data, assign_shards(experiment, data))["home"]["val"][0] == "1000000"
-
-
-def test_one_client_too_many_is_an_error():
-    clients = [{"data": "indoor", "split": ["depth"], "copies": 7}]
-    experiment = small(clients=clients)
-    with pytest.raises(UserError, match=r"data\.indoor\.partition: .*6 images for 7 clients"):
-        assign_shards(experiment, open_data(experiment))
-
-
-def test_a_missing_folder_is_named():
-    data = {"nyud": {"kind": "nyud", "root": "nowhere/NYUDv2"}}
-    experiment = Experiment.parse({**SMALL, "data": data, "clients": [{"data": "nyud", "tasks": ["depth"]}]})
-    with pytest.raises(UserError, match=r"data\.nyud\.root: .* got none at nowhere/NYUDv2"):
-        open_data(experiment)
 
 
 def test_partitions_leave_the_global_generators_alone(scenes):

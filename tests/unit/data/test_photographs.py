@@ -1,22 +1,19 @@
 """Images of any size: `resize: fit` scales them down for the network, and scores them at their own size."""
 
-import csv
 import json
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from PIL import Image
 from torch.nn import functional
 from torch.testing import assert_close
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
 from fedhca2.clients.evaluation import evaluate
 from fedhca2.data.batches import Batches
 from fedhca2.data.transforms import fitted, placement
 from fedhca2.tasks import TASKS, LabelSpace
+from own_experiments import run, write_experiment, write_table
 from tiny_encoder import TINY
 
 INPUT = (32, 32)
@@ -71,14 +68,13 @@ def test_images_that_fit_are_scored_as_without_resizing(task):
 
 @pytest.mark.parametrize("task", SPACES)
 def test_predictions_are_compared_at_the_size_of_each_image(task):
-    raw = Convolution(task)
-    batches = list(photographs(task, range(4), "fit"))
-    predictions = [TASKS[task].predict(raw(batch.image)[task]) for batch in batches]
-    pairs = [
-        pair for batch, found in zip(batches, predictions, strict=True) for pair in batch.pairs(TASKS[task], found)
+    model = Convolution(task)
+    sizes = [
+        (tuple(prediction.shape[-2:]), tuple(label.shape[-2:]))
+        for batch in photographs(task, range(4), "fit")
+        for prediction, label in batch.pairs(TASKS[task], TASKS[task].predict(model(batch.image)[task]))
     ]
-    assert [tuple(prediction.shape[-2:]) for prediction, _ in pairs] == SIZES
-    assert [tuple(label.shape[-2:]) for _, label in pairs] == SIZES
+    assert sizes == [(size, size) for size in SIZES]
 
 
 @pytest.mark.parametrize("task", ["semseg", "human_parts", "sal"])
@@ -96,16 +92,12 @@ def test_a_depth_is_that_of_the_unscaled_image():
     assert_close(placement((64, 128), INPUT).restored(TASKS["depth"], canvas)[0], depth)
 
 
-def test_normals_keep_their_length():
+def test_normals_keep_their_length_and_probabilities_stay_within_0_and_1():
+    place = placement((75, 100), INPUT)
     normals = functional.normalize(torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0)), dim=1)
-    found = placement((75, 100), INPUT).restored(TASKS["normals"], normals)
-    assert_close(found.norm(dim=1), torch.ones(1, 75, 100))
-
-
-def test_probabilities_stay_probabilities():
-    found = placement((75, 100), INPUT).restored(TASKS["edge"], torch.rand(1, 1, 32, 32))
-    assert found.min() >= 0
-    assert found.max() <= 1
+    assert_close(place.restored(TASKS["normals"], normals).norm(dim=1), torch.ones(1, 75, 100))
+    low, high = place.restored(TASKS["edge"], torch.rand(1, 1, 32, 32)).aminmax()
+    assert 0 <= low < high <= 1
 
 
 def test_training_without_augmentation_scales_down_too():
@@ -119,51 +111,35 @@ def folder(tmp_path_factory):
     """Photographs of three sizes with masks and depths, a CSV file, and an experiment."""
     root = tmp_path_factory.mktemp("photographs")
     dice = np.random.default_rng(0)
-    with (root / "labels.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["image", "mask", "metres", "split"])
-        for number, (height, width) in enumerate([(45, 60), (64, 48), (20, 30)] * 2):
-            Image.fromarray(dice.integers(0, 255, (height, width, 3), dtype=np.uint8)).save(root / f"{number}.jpg")
-            Image.fromarray(dice.integers(0, 2, (height, width), dtype=np.uint8)).save(root / f"{number}.png")
-            np.save(root / f"{number}.npy", dice.uniform(1, 5, (height, width)).astype(np.float32))
-            table.writerow([f"{number}.jpg", f"{number}.png", f"{number}.npy", "train" if number < 3 else "val"])
-    experiment = {
-        "rounds": 1,
-        "method": "local",
-        "model": {"encoder": {"name": TINY}, "decoder_width": 8},
-        "training": {"batch_size": 1},
-        "data": {
-            "photos": {
-                "kind": "csv",
-                "root": str(root),
-                "size": [32, 32],
-                "columns": {"semseg": "mask", "depth": "metres"},
-                "classes": {"semseg": ["shelf", "rest"]},
-            }
-        },
-        "clients": [{"data": "photos", "tasks": ["semseg", "depth"]}],
-    }
-    (root / "photos.yaml").write_text(yaml.safe_dump(experiment))
+    rows = []
+    for number, (height, width) in enumerate([(45, 60), (64, 48), (20, 30)] * 2):
+        Image.fromarray(dice.integers(0, 255, (height, width, 3), dtype=np.uint8)).save(root / f"{number}.jpg")
+        Image.fromarray(dice.integers(0, 2, (height, width), dtype=np.uint8)).save(root / f"{number}.png")
+        np.save(root / f"{number}.npy", dice.uniform(1, 5, (height, width)).astype(np.float32))
+        names = {"image": f"{number}.jpg", "mask": f"{number}.png", "metres": f"{number}.npy"}
+        rows.append({**names, "split": "train" if number < 3 else "val"})
+    write_table(root / "labels.csv", rows)
+    columns = {"columns": {"semseg": "mask", "depth": "metres"}, "classes": {"semseg": ["shelf", "rest"]}}
+    write_experiment(
+        root,
+        model={"encoder": {"name": TINY}, "decoder_width": 8},
+        training={"batch_size": 1},
+        data={"photos": {"kind": "csv", "root": str(root), "size": [32, 32], **columns}},
+        clients=[{"data": "photos", "tasks": ["semseg", "depth"]}],
+    )
     return root
 
 
-def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def test_the_message_names_the_policy(folder, tmp_path):
-    found = invoke("run", folder / "photos.yaml", "--out", tmp_path / "out")
+def test_photographs_of_any_size_are_evaluated_if_the_config_says_so(folder, tmp_path):
+    found = run("run", folder / "ours.yaml", "--out", tmp_path / "out")
     assert found.exit_code == 2
     assert "got 45×60; with `resize: fit` it is scaled down, and scored at its own size" in found.output
-
-
-def test_photographs_of_any_size_are_evaluated(folder, tmp_path):
-    done = invoke("run", folder / "photos.yaml", "--out", tmp_path / "out", "--set", "data.photos.resize=fit")
+    done = run("run", folder / "ours.yaml", "--out", tmp_path / "out", "--set", "data.photos.resize=fit")
     assert done.exit_code == 0, done.output
     clients = json.loads((tmp_path / "out" / "result.json").read_text())["clients"]
     assert clients["photos"]["depth"]["rmse"] > 0
     with np.load(tmp_path / "out" / "samples" / "photos.npz") as samples:
         assert samples["after.depth"].shape == (1, 1, 45, 60)
-    assert invoke("evaluate", tmp_path / "out").exit_code == 0
+    assert run("evaluate", tmp_path / "out").exit_code == 0
     again = json.loads((tmp_path / "out" / "evaluation-val.json").read_text())["clients"]
     assert again["photos"]["depth"]["rmse"] == pytest.approx(clients["photos"]["depth"]["rmse"])

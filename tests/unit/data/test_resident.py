@@ -1,4 +1,4 @@
-"""Which images stay on a GPU, and how they lie there."""
+"""When batches are read, which images stay on a GPU, and how they lie there."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.data.augmentation import Choices, InputFormat, Preparation
+from fedhca2.data.batches import one_early
 from fedhca2.data.feed import DeviceFeed, ResidentImages, bytes_on_canvas, in_chunks, read_if_few
 from fedhca2.tasks import TASKS
 
@@ -32,7 +33,7 @@ def test_bytes_are_those_of_the_canvas():
     assert bytes_on_canvas({"image": sample(4, 4)["image"], "tags": torch.zeros(5)}, (4, 4)) == 3 * 16 + 20
 
 
-def test_too_many_images_do_not_stay_and_only_one_is_read():
+def test_too_many_or_too_large_images_do_not_stay():
     read = []
 
     def one(index):
@@ -41,15 +42,9 @@ def test_too_many_images_do_not_stay_and_only_one_is_read():
 
     assert read_if_few(range(MOST), one, (64, 64), MOST) is None
     assert read == [0]
-
-
-def test_images_that_are_larger_than_the_first_do_not_stay():
     large = {"image": torch.zeros(1, dtype=torch.uint8).expand(3, MOST, 1)}
     assert read_if_few((0, 1), lambda index: large if index else sample(4, 4), (4, 4), MOST) is None
-
-
-def test_no_images_do_not_stay():
-    assert read_if_few((), lambda index: sample(4, 4), (4, 4), MOST) is None
+    assert read_if_few((), one, (4, 4), MOST) is None
 
 
 @pytest.mark.parametrize(
@@ -76,3 +71,12 @@ def test_batches_do_not_depend_on_how_many_images_are_prepared_together(images, 
     assert found_lengths == lengths
     expected = [together(torch.arange(start, min(start + 2, images))) for start in range(0, images, 2)]
     assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_items_are_taken_one_turn_before_they_are_asked_for():
+    taken = []
+    items = one_early(taken.append(number) or number for number in range(3))
+    assert taken == [0]
+    assert next(items) == 0
+    assert taken == [0, 1]
+    assert list(items) == [1, 2]

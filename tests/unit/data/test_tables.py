@@ -1,18 +1,15 @@
 """Tables: CSV files whose columns are inputs and labels."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import fedhca2
-from fedhca2.cli import app
 from fedhca2.deployment import Trained
-from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment import Experiment
+from own_experiments import fault, opened, run, write_experiment, write_table
 
 ROWS = 40
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -32,44 +29,25 @@ def rows_of(count=ROWS):
 def table_in(folder, change=lambda rows: None, **settings):
     rows = list(rows_of())
     change(rows)
-    with (folder / "patients.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(folder / "patients.csv", rows)
     return experiment_in(folder, **settings)
 
 
 def experiment_in(folder, tasks=("days", "back"), **settings):
-    values = {
-        "rounds": 2,
-        "method": "fedper",
-        "model": {"encoder": {"kind": "mlp", "widths": [16, 8]}},
-        "training": {"batch_size": 4, "learning_rate": 0.01},
-        "tasks": {"days": {"kind": "regression", "unit": "d"}, "back": "classification"},
-        "data": {"ward": {"kind": "table", "file": "patients.csv", **SETTINGS, **settings}},
-        "clients": [{"data": "ward", "tasks": list(tasks)}, {"data": "ward", "name": "b", "tasks": ["days"]}],
-    }
-    (folder / "ours.yaml").write_text(yaml.safe_dump(values), "utf-8")
-    return folder / "ours.yaml"
-
-
-def opened(path, split="train"):
-    return Experiment.load(path).open("ward", split)
+    return write_experiment(
+        folder,
+        rounds=2,
+        method="fedper",
+        model={"encoder": {"kind": "mlp", "widths": [16, 8]}},
+        training={"batch_size": 4, "learning_rate": 0.01},
+        tasks={"days": {"kind": "regression", "unit": "d"}, "back": "classification"},
+        data={"ward": {"kind": "table", "file": "patients.csv", **SETTINGS, **settings}},
+        clients=[{"data": "ward", "tasks": list(tasks)}, {"data": "ward", "name": "b", "tasks": ["days"]}],
+    )
 
 
 def samples(data, name):
     return np.array([data.load(index, ["days", "back"])[name].numpy() for index in range(len(data))])
-
-
-def dealt(experiment):
-    return assign_shards(experiment, open_data(experiment))
-
-
-def fault(path):
-    with pytest.raises(UserError) as error:
-        dealt(Experiment.load(path))
-    assert "\n" not in error.value.lines[0]
-    return error.value.lines[0]
 
 
 def test_numbers_are_standardised_by_the_rows_for_training(tmp_path):
@@ -88,18 +66,22 @@ def test_a_category_is_an_input_for_each_of_its_values(tmp_path):
     assert opened(table_in(tmp_path, categories={"ward": ["a", "b", "c"]})).size == (5,)
 
 
-def test_a_value_that_no_row_for_training_has_is_none_of_them(tmp_path):
-    path = table_in(tmp_path, lambda rows: rows[4].update(ward="c"))
+def test_an_unknown_number_is_the_mean_and_an_unknown_word_none_of_the_values(tmp_path):
+    def change(rows):
+        rows[4].update(ward="c")  # for validation
+        for row, cell in zip(rows, ("", "NA", "nan"), strict=False):
+            row.update(age=cell)
+
+    path = table_in(tmp_path, change)
     assert samples(opened(path, "val"), "image")[0, 2:].tolist() == [0, 0]
-
-
-def test_an_unknown_number_is_the_mean(tmp_path):
-    path = table_in(tmp_path, lambda rows: [rows[i].update(age=cell) for i, cell in enumerate(["", "NA", "nan"])])
     assert samples(opened(path), "image")[:3, 0].tolist() == [0, 0, 0]
 
 
 def test_inputs_are_all_columns_that_nothing_else_names(tmp_path):
-    assert opened(table_in(tmp_path, inputs=None)).data.inputs == ["age", "weight"]
+    data = opened(table_in(tmp_path, inputs=None)).data
+    assert data.inputs == ["age", "weight"]
+    with pytest.raises(ValueError, match="'hight'"):
+        data.encode({"hight": 3})
 
 
 def test_labels_may_be_missing_in_any_row(tmp_path):
@@ -126,7 +108,7 @@ def test_rows_may_have_names(tmp_path):
 def test_scores_and_answers_are_in_the_unit_of_the_column(tmp_path):
     path = table_in(tmp_path)
     changes = [word for each in ("rounds=60", "training.schedule.lag=false") for word in ("--set", each)]
-    done = CliRunner().invoke(app, ["run", str(path), "--out", str(tmp_path / "run"), *changes])
+    done = run("run", path, "--out", tmp_path / "run", *changes)
     assert done.exit_code == 0, done.output
     trained = Trained.open(tmp_path / "run", "ward")
     old, young = ({"age": age, "weight": 70, "ward": "a"} for age in (80, 30))
@@ -140,12 +122,6 @@ def test_scores_and_answers_are_in_the_unit_of_the_column(tmp_path):
     ]
     scores = trained.run.outcome.clients["ward"]["days"]
     assert scores["rmse"] == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=1e-4)
-
-
-def test_a_column_that_a_table_does_not_have_cannot_be_predicted_from(tmp_path):
-    data = opened(table_in(tmp_path)).data
-    with pytest.raises(ValueError, match="'hight'"):
-        data.encode({"hight": 3})
 
 
 BAD = {
@@ -192,13 +168,13 @@ def test_a_category_with_too_many_values_is_one_line(tmp_path):
 def test_a_model_for_images_is_refused(tmp_path, model):
     values = yaml.safe_load(table_in(tmp_path).read_text()) | {"model": model}
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump(values))
-    done = CliRunner().invoke(app, ["run", str(tmp_path / "ours.yaml"), "--out", str(tmp_path / "run")])
+    done = run("run", tmp_path / "ours.yaml", "--out", tmp_path / "run")
     assert (done.exit_code, (tmp_path / "run").exists()) == (2, False)
     assert all(word in done.output for word in ("encoder and decoder", "mlp"))
 
 
 def test_check_reads_a_table(tmp_path):
-    done = CliRunner().invoke(app, ["data", "check", str(table_in(tmp_path))])
+    done = run("data", "check", table_in(tmp_path))
     assert done.exit_code == 0, done.output
     assert "missing in" in done.output
 
@@ -206,9 +182,7 @@ def test_check_reads_a_table(tmp_path):
 @pytest.mark.slow
 def test_the_hospitals_of_the_example_train_with_scikit_learns_tables(tmp_path):
     pytest.importorskip("sklearn")
-    done = CliRunner().invoke(
-        app, ["run", str(EXAMPLES / "hospitals.yaml"), "--out", str(tmp_path / "run"), "--set", "rounds=1"]
-    )
+    done = run("run", EXAMPLES / "hospitals.yaml", "--out", tmp_path / "run", "--set", "rounds=1")
     assert done.exit_code == 0, done.output
     assert all(word in done.output for word in ("diabetes-both", "tumours-both"))
 

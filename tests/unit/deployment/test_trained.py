@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.data.transforms import fitted, for_evaluation, placement
+from fedhca2.data.augmentation import for_evaluation
+from fedhca2.data.transforms import fitted, placement
 from fedhca2.deployment import Trained
 from fedhca2.deployment.export import card, export
 from fedhca2.errors import UserError

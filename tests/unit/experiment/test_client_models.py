@@ -18,15 +18,11 @@ def models(*own, **model):
     return [spec.model for spec in Experiment.parse(values).specs]
 
 
-def test_a_client_changes_only_what_it_names():
-    first, second = models({}, {"encoder": {"drop_path": 0.2}}, decoder_width=8)
-    assert second.encoder == first.encoder.model_copy(update={"drop_path": 0.2})
-    assert second.decoder_width == 8
-
-
-def test_another_encoder_has_none_of_the_settings_of_the_experiments():
-    _, second = models({}, {"encoder": {"name": "swin_micro"}}, encoder={"name": TINY, "drop_path": 0.2})
-    assert second.encoder.drop_path == 0
+def test_a_client_changes_only_what_it_names_but_another_encoder_has_none_of_the_settings():
+    own = [{}, {"encoder": {"weights": "none"}, "decoder_width": 8}, {"encoder": {"name": "swin_micro"}}]
+    first, second, third = models(*own, encoder={"name": TINY, "drop_path": 0.2})
+    assert (second.encoder, second.decoder_width) == (first.encoder, 8)
+    assert third.encoder.drop_path == 0
 
 
 def test_own_weights_are_not_held_to_the_digest_of_the_experiments(tmp_path):
@@ -37,33 +33,24 @@ def test_own_weights_are_not_held_to_the_digest_of_the_experiments(tmp_path):
     assert second.encoder.sha256 is None
 
 
-def test_the_digest_of_a_clients_weights_is_recorded(tmp_path):
+def test_what_is_written_is_read_alike_and_has_the_digest_of_a_clients_weights(tmp_path):
     (tmp_path / "own").write_bytes(b"weights")
     own = {"encoder": {"name": "swin_micro", "weights": str(tmp_path / "own")}}
     entry = {"name": "c", "data": "indoor", "tasks": ["depth"], "model": own}
     written = Experiment.parse({**SMALL, "clients": [entry]}).to_dict()
     assert len(written["clients"][0]["model"]["encoder"]["sha256"]) == 64
+    assert Experiment.parse(written).to_dict() == written
 
 
-def test_what_is_written_is_read_alike():
-    entry = {"name": "c", "data": "indoor", "tasks": ["depth"], "model": {"encoder": {"name": "swin_micro"}}}
-    experiment = Experiment.parse({**SMALL, "clients": [entry]})
-    assert Experiment.parse(experiment.to_dict()).specs == experiment.specs
+FAULTS = [
+    ({"encoder": {"nmae": "x"}}, r"clients\[1\]\.model\.encoder\.nmae: unknown key. Did you mean"),
+    ({"decoder_width": 3}, r"clients\[1\]\.model\.decoder_width: expected .* 4, got 3"),
+    ({"encoder": 3}, r"clients\[1\]\.model\.encoder: .*got 3"),
+    ({"encoder": {"weights": "scenes"}}, f"expected the same weights .* {TINY!r}, got .*none"),
+]
 
 
-FAULTS = {
-    "an unknown key": ({"encoder": {"nmae": "x"}}, r"clients\[1\]\.model\.encoder\.nmae: unknown key. Did you mean"),
-    "a wrong value": ({"decoder_width": 3}, r"clients\[1\]\.model\.decoder_width: expected .* 4, got 3"),
-    "no settings": ({"encoder": 3}, r"clients\[1\]\.model\.encoder: .*got 3"),
-    "other weights": (
-        {"encoder": {"weights": "scenes"}},
-        f"expected the same weights .* {TINY!r}, got .*none",
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_a_clients_model_is_named_with_its_place(fault):
-    settings, line = FAULTS[fault]
+@pytest.mark.parametrize(("settings", "line"), FAULTS)
+def test_a_fault_in_a_clients_model_is_named_with_its_place(settings, line):
     with pytest.raises(UserError, match=line):
         models({}, settings)

@@ -6,15 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import fedhca2
 from fedhca2 import Experiment, Method, UserError
-from fedhca2.cli import app
 from fedhca2.experiment.settings import GivenSettings
 from fedhca2.live import hand_over
 from fedhca2.methods import Mean
 from fedhca2.tasks import TASKS
+from own_experiments import run as run_command
 from tiny_encoder import TINY
 
 MODEL = {"encoder": {"name": TINY}, "decoder_width": 8}
@@ -60,19 +59,16 @@ def objects():
 
 def experiment(**changes):
     pets, convolutions, pooled = objects()
-    return Experiment(
-        **{
-            "data": {"pets": (pets(6), pets(2))},
-            "tasks": {"counting": replace(TASKS["regression"], title="Counting")},
-            "model": {"encoder": {"kind": convolutions, "step": 8}, "decoder": pooled, "decoder_width": 8},
-            "method": Method(encoder=Mean(), decoder=Mean()),
-            "clients": [*CLIENTS, {"data": "pets", "tasks": ["counting"], "name": "counter"}],
-            "training": {"batch_size": 2, "schedule": {"warmup_epochs": 0}},
-            "rounds": 1,
-            "name": "live",
-            **changes,
-        }
-    )
+    settings = {
+        "data": {"pets": (pets(6), pets(2))},
+        "tasks": {"counting": replace(TASKS["regression"], title="Counting")},
+        "model": {"encoder": {"kind": convolutions, "step": 8}, "decoder": pooled, "decoder_width": 8},
+        "method": Method(encoder=Mean(), decoder=Mean()),
+        "clients": [*CLIENTS, {"data": "pets", "tasks": ["counting"], "name": "counter"}],
+        "training": {"batch_size": 2, "schedule": {"warmup_epochs": 0}},
+        "rounds": 1,
+    }
+    return Experiment(**{**settings, **changes})
 
 
 def test_the_settings_that_python_may_give_are_those_of_an_experiment():
@@ -91,10 +87,8 @@ def test_a_run_with_live_objects_trains_is_opened_again_and_predicts(tmp_path):
     path = first.data["pets"].kind
     del first, again, run
     gc.collect()
-    done = CliRunner().invoke(app, ["resume", str(tmp_path), "--set", "rounds=3"])  # as another process
-    assert done.exit_code == 2
-    assert "path/to/file.py:NAME" in done.output
-    assert path in done.output
+    done = run_command("resume", tmp_path, "--set", "rounds=3")  # as another process
+    assert (done.exit_code, "path/to/file.py:NAME" in done.output, path in done.output) == (2, True, True)
 
 
 def test_objects_are_handed_over_one_by_one():
@@ -106,21 +100,15 @@ def test_objects_are_handed_over_one_by_one():
     assert len(small.open("pets", "train")) == 4
 
 
-def test_a_class_of_a_module_keeps_its_import_path():
-    assert hand_over(nn.Conv2d, "encoder").path == "torch.nn.modules.conv:Conv2d"
-
-
 def test_the_same_code_has_the_same_path_and_edited_code_another():
     pets, *_ = objects()
     (same, *_), kept = objects(), hand_over(pets, "data")
     assert hand_over(same, "data").path == kept.path
     assert hand_over(type("Pets", (pets,), {}), "data").path != kept.path
     assert hand_over((pets(3), pets(1)), "data").path != hand_over((pets(4), pets(1)), "data").path
-
-
-def test_a_data_set_with_random_samples_has_the_same_path_again():
     random = type("Random", (list,), {"__getitem__": lambda self, index: {"image": torch.rand(2)}})
     assert hand_over(random([0]), "data").path == hand_over(random([0]), "data").path
+    assert hand_over(nn.Conv2d, "encoder").path == "torch.nn.modules.conv:Conv2d"
 
 
 def test_what_cannot_be_a_data_set_is_named():
@@ -133,14 +121,6 @@ def test_a_mapping_replaces_only_what_it_names():
     changed = small.replace(rounds=5, training={"batch_size": 4}, method="fedper")
     assert (changed.rounds, changed.method_name, changed.training.batch_size) == (5, "fedper", 4)
     assert changed.training.schedule == small.training.schedule
-
-
-@pytest.mark.parametrize(
-    "change", [{"rounds": "many"}, {"clients": [{"data": "pets", "tasks": ["tilt"]}]}, {"roun": 1}]
-)
-def test_changes_are_checked(change):
-    with pytest.raises(UserError, match=next(iter(change))):
-        experiment().replace(**change)
 
 
 def test_over_flower_an_object_needs_an_import_path(tmp_path):

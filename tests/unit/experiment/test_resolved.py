@@ -1,6 +1,5 @@
 """A resolved experiment opens each data set once and shares it with its variants; reading a config opens nothing."""
 
-import csv
 import os
 import sys
 
@@ -8,15 +7,13 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
-from fedhca2 import compare
-from fedhca2.cli import app
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, open_data
 from fedhca2.federation.comparison_runs import plan_runs, plan_sweep
 from fedhca2.methods import METHODS
 from fedhca2.models import Encoder, EncoderConfig, pretrained
+from own_experiments import run, write_experiment, write_table
 from small import small
 from small_run import run_small
 from tiny_encoder import TINY
@@ -68,20 +65,14 @@ def test_all_runs_of_a_comparison_open_a_data_set_once(counting, tmp_path):
     assert sorted(opened) == ["train", "val"]
 
 
-def test_a_comparison_opens_a_data_set_once(counting, tmp_path):
-    experiment, opened = counting
-    compare(experiment, ["fedavg", "fedhca2"], tmp_path / "out", seeds=2)
-    assert sorted(opened) == ["train", "val"]
-
-
 def test_a_sweep_opens_data_sets_of_equal_settings_once(counting, tmp_path):
     experiment, opened = counting
     settings = experiment.to_dict()
     other = {"mine": {**settings["data"]["mine"], "partition": {"kind": "draws", "share": 0.5}}}
     last = {"mine": {**settings["data"]["mine"], "note": "another"}}
     variants = {name: Experiment.parse(settings | {"data": data}) for name, data in (("b", other), ("c", last))}
-    for run in plan_sweep({"a": experiment, **variants}, 1, tmp_path / "out"):
-        open_data(run.experiment)
+    for planned in plan_sweep({"a": experiment, **variants}, 1, tmp_path / "out"):
+        open_data(planned.experiment)
     assert sorted(opened) == ["train", "train", "val", "val"]
 
 
@@ -118,26 +109,17 @@ def test_a_variant_is_what_parsing_its_settings_gives():
 @pytest.fixture
 def table(tmp_path):
     """A config with a folder of images and a CSV file, whose client has a task without a column."""
-    with (tmp_path / "labels.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["image", "brand"])
-        writer.writeheader()
-        for number in range(10):
-            Image.new("RGB", (32, 32)).save(tmp_path / f"{number}.png")
-            writer.writerow({"image": f"{number}.png", "brand": ["tea", "milk"][number % 2]})
-    (tmp_path / "shop.yaml").write_text(
-        f"""
-data: {{shop: {{kind: csv, root: {tmp_path}, size: [32, 32], columns: {{classification: brand}}}}}}
-clients: [{{data: shop, tasks: [regression]}}]
-""",
-        "utf-8",
-    )
-    return tmp_path / "shop.yaml"
+    for number in range(10):
+        Image.new("RGB", (32, 32)).save(tmp_path / f"{number}.png")
+    write_table(tmp_path / "labels.csv", [{"image": f"{i}.png", "brand": ["tea", "milk"][i % 2]} for i in range(10)])
+    data = {"kind": "csv", "root": str(tmp_path), "size": [32, 32], "columns": {"classification": "brand"}}
+    return write_experiment(tmp_path, data={"shop": data}, clients=[{"data": "shop", "tasks": ["regression"]}])
 
 
 @pytest.mark.parametrize("words", [["run"], ["run", "--dry-run"], ["data", "check"]], ids=" ".join)
 def test_a_task_without_labels_is_one_line_of_every_command_that_opens_the_data(table, words, tmp_path):
     out = ["--out", tmp_path / "out"] if words == ["run"] else []
-    done = CliRunner().invoke(app, [*words, str(table), *map(str, out)])
+    done = run(*words, table, *out)
     assert done.exit_code == 2, done.output
     assert "clients[0].tasks" in done.output
     assert "expected tasks of data set 'shop'" in " ".join(done.output.split())

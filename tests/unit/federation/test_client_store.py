@@ -153,8 +153,6 @@ class Counter:
     def rebuild(self, state):
         return Counter(self.name, int(state.tensors["count"]))
 
-    def retire(self, client): ...
-
 
 def test_while_a_state_is_written_only_its_own_client_waits(tmp_path):
     writing, may_write = Event(), Event()

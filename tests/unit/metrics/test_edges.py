@@ -29,10 +29,10 @@ def smooth_map(rng, height, width, sigma=1.5):
     return (values - values.min()) / (np.ptp(values) + 1e-9)
 
 
-def near(level, truth, k, radius):
-    """Pairs of thinned pixels at threshold k and true pixels within the radius."""
-    predicted, true = np.argwhere(skimage_thin(level >= k)), np.argwhere(truth)
-    return ((predicted[:, None] - true[None]) ** 2).sum(-1) <= radius**2
+def pairs(predicted, truth, radius):
+    """Pairs of predicted and true pixels within the radius."""
+    places = np.argwhere(predicted)[:, None], np.argwhere(truth)[None]
+    return csr_matrix(((places[0] - places[1]) ** 2).sum(-1) <= radius**2)
 
 
 @pytest.mark.parametrize("density", [0.3, 0.6, 0.9])
@@ -45,19 +45,13 @@ def test_thinning_is_that_of_scikit_image(density, seed):
 
 @pytest.mark.parametrize("radius", [0.5, 1.0, 2.3, 4.7])
 @pytest.mark.parametrize("seed", range(5))
-def test_matching_is_as_large_as_scipy_finds(radius, seed):
+def test_each_threshold_is_thinned_on_its_own_and_its_matching_is_as_large_as_scipy_finds(radius, seed):
     rng = np.random.default_rng(seed)
     level = np.floor(smooth_map(rng, 40, 50, sigma=1.2) * 20.99).astype(np.uint8)
     truth = rng.random(level.shape) < 0.1
-    pairs = [csr_matrix(near(level, truth, k, radius)) for k in range(1, 21)]
-    expected = [int((maximum_bipartite_matching(p, perm_type="column") >= 0).sum()) for p in pairs]
-    assert sweep(level, truth, 20, radius)[0].tolist() == expected
-
-
-def test_predictions_are_counted_after_thinning_each_threshold_on_its_own(rng):
-    level = np.floor(smooth_map(rng, 60, 70) * 10.99).astype(np.uint8)
-    expected = [int(skimage_thin(level >= k).sum()) for k in range(1, 11)]
-    assert sweep(level, np.zeros(level.shape, bool), 10, 3.0)[1].tolist() == expected
+    thinned = [skimage_thin(level >= k) for k in range(1, 21)]
+    matched = [maximum_bipartite_matching(pairs(each, truth, radius), perm_type="column") >= 0 for each in thinned]
+    assert sweep(level, truth, 20, radius).tolist() == [[int(each.sum()) for each in all] for all in (matched, thinned)]
 
 
 def test_a_match_may_be_exactly_at_the_distance():
@@ -90,15 +84,10 @@ def test_suppression_follows_its_definition(radius, rng):
     assert differing.mean() < 2e-3
 
 
-def test_suppression_keeps_the_crest_of_a_wide_stroke():
-    image = np.tile(np.exp(-((np.arange(41) - 20.0) ** 2) / 18), (41, 1)).astype(np.float32)
-    ridge = suppress_non_maxima(image, radius=4, border=0, smooth=True)
-    assert set(np.nonzero(ridge)[1]) == {20}
-
-
-def test_the_rim_fades_to_nothing():
-    image = np.ones((20, 20), np.float32)
-    ridge = suppress_non_maxima(image, radius=4, border=5, smooth=True)
+def test_suppression_keeps_the_crest_of_a_wide_stroke_and_the_rim_fades_to_nothing():
+    stroke = np.tile(np.exp(-((np.arange(41) - 20.0) ** 2) / 18), (41, 1)).astype(np.float32)
+    assert set(np.nonzero(suppress_non_maxima(stroke, radius=4, border=0, smooth=True))[1]) == {20}
+    ridge = suppress_non_maxima(np.ones((20, 20), np.float32), radius=4, border=5, smooth=True)
     np.testing.assert_allclose(ridge[10, :6], [0, 0.2, 0.4, 0.6, 0.8, 1], rtol=1e-6)
 
 
@@ -119,13 +108,10 @@ def square():
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_clear_drawing_of_the_truth_is_nearly_perfect(preset):
+def test_a_clear_drawing_of_the_truth_is_nearly_perfect_and_an_empty_map_scores_zero(preset):
     edges = np.minimum(gaussian_filter(square().astype(np.float32), 1.5) * 3, 1)
     assert score(edges, square(), rules=PRESETS[preset])["ods_f"] > 97
-
-
-def test_an_empty_map_scores_zero():
-    assert score(np.zeros((60, 70), np.float32), square())["ods_f"] == 0
+    assert score(np.zeros_like(edges), square(), rules=PRESETS[preset])["ods_f"] == 0
 
 
 def test_padding_does_not_count(rng):

@@ -11,8 +11,8 @@ from torch import Tensor
 from fedhca2.data.files import decode_normals
 from fedhca2.data.label_spaces import PERSON, SCENE_LABELS, Domain
 from fedhca2.data.scenes.drawing import draw_room, draw_street
-from fedhca2.data.scenes.shapes import HUGE, dot
-from fedhca2.data.scenes.solids import FAR, Dice, Kind, Solid
+from fedhca2.data.scenes.shapes import HUGE, Plane, dot
+from fedhca2.data.scenes.solids import FAR, Dice, Solid
 from fedhca2.data.scenes.world import Light, Scene, World, pack
 from fedhca2.metrics.edges import boundaries
 
@@ -48,22 +48,20 @@ def render(
         raise ValueError(f"{wanted}, got {size}, {indices}, {seed}")
     device = torch.device(device)
     scenes = [_DRAW[domain](Dice([seed, list(_DRAW).index(domain), int(i)])) for i in indices]
-    step = _scenes_at_once(size, device)
+    pixels = (
+        2**13 if device.type == "cpu" else 2**18
+    )  # few steps, but arrays that fit a CPU's cache or some GiB of a GPU
+    step = max(1, pixels // (size[0] * size[1]))
     pieces = [see(scenes[i : i + step], size, device) for i in range(0, len(scenes), step)]
     return _labelled(domain, {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]})
 
 
-def _scenes_at_once(size: tuple[int, int], device: torch.device) -> int:
-    # Few steps per scene, but arrays that fit a CPU's cache, or a few GiB of a GPU's memory.
-    at_once = 2**13 if device.type == "cpu" else 2**18
-    return max(1, at_once // (size[0] * size[1]))
-
-
 def _labelled(domain: Domain, seen: dict[str, Tensor]) -> dict[str, Tensor]:
+    normals = seen["normals"]
     labels = {
         "image": seen["image"],
         "semseg": seen["semseg"].to(torch.uint8),
-        "normals": quantise_normals(seen["normals"]),
+        "normals": decode_normals(encode_normals(normals)) * (normals != 0).any(dim=1, keepdim=True),  # none in the sky
         "things": in_sight(seen["semseg"], len(SCENE_LABELS[domain]["things"].names)),
     }
     if domain == "indoor":
@@ -141,7 +139,7 @@ def lit(world: World, index: Tensor, points: Tensor) -> Tensor:
     turned = dot(world.light.frame.transpose(0, 1), points[:, None])
     rows, own = points.new_full((world.columns.shape[1], points.shape[2]), -1.0), index.float()
     for some in world.solids:
-        if some.kind != Kind.PLANE:
+        if not isinstance(some.shape, Plane):
             covered = some.shape.covers(points.index_select(1, some.scene), turned.index_select(1, some.scene))
             other = own.index_select(0, some.scene).sub_(some.row[:, None]).abs_().sub_(0.5)
             rows.index_copy_(0, some.row, torch.minimum(covered, other, out=covered))
@@ -202,11 +200,6 @@ def encode_normals(normals: Tensor) -> Tensor:
     tensor([  0, 153, 255], dtype=torch.uint8)
     """
     return ((normals + 1) * 127.5).round().to(torch.uint8)
-
-
-def quantise_normals(normals: Tensor) -> Tensor:
-    """Round normals [B, 3, H, W] to the values of their 8-bit image; a zero vector (no surface) stays zero."""
-    return decode_normals(encode_normals(normals)) * (normals != 0).any(dim=1, keepdim=True)
 
 
 def salient(objects: Tensor) -> Tensor:

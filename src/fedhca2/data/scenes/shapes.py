@@ -34,7 +34,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 class Plane(NamedTuple):
-    """Its normal, and the distance of the eye below it. It casts no shadow."""
+    """Its normal, and the distance of the eye below it. It casts no shadow, so nothing asks what it covers."""
 
     normal: Tensor
     height: Tensor
@@ -48,10 +48,6 @@ class Plane(NamedTuple):
     def meet(self, ray: Tensor) -> Tensor:
         """The distance [k, n] along unit rays [3, k, n] to each of k solids; a huge number for a miss."""
         return _ahead(dot(self.normal, ray).reciprocal_().clamp_(-1e9, 1e9).mul_(self.height))
-
-    def covers(self, point: Tensor, turned: Tensor) -> Tensor:
-        """Positive [k, n] where each of k solids shades points [3, k, n], `turned` into the light's frame."""
-        raise TypeError("expected a shape that casts a shadow, got a plane")
 
 
 class Box(NamedTuple):
@@ -140,12 +136,7 @@ class Capsule(NamedTuple):
     @staticmethod
     def prepare(solids: Array, light: Array) -> tuple[Array, ...]:
         """The fields of these solids, in scenes with these light frames."""
-        axis, centre, radius, half = (
-            solids[Solid.AXES][3:6],
-            solids[Solid.CENTRE],
-            solids[Solid.HALF][0],
-            solids[Solid.HALF][1],
-        )
+        axis, centre, (radius, half, _) = solids[Solid.AXES][3:6], solids[Solid.CENTRE], solids[Solid.HALF]
         along, squared = -inner(axis, centre), inner(centre, centre) - radius * radius
         frame = light.swapaxes(0, 1)
         arm = inner(frame, (axis * half)[:, None])
@@ -182,12 +173,7 @@ class Capsule(NamedTuple):
 
 
 Shape = Plane | Box | Ellipsoid | Capsule
-SHAPES: dict[Kind, type[Shape]] = {
-    Kind.PLANE: Plane,
-    Kind.BOX: Box,
-    Kind.ELLIPSOID: Ellipsoid,
-    Kind.CAPSULE: Capsule,
-}
+SHAPES: dict[Kind, type[Shape]] = {Kind.PLANE: Plane, Kind.BOX: Box, Kind.ELLIPSOID: Ellipsoid, Kind.CAPSULE: Capsule}
 
 
 def _axes(solids: Array) -> Array:

@@ -25,11 +25,8 @@ from fedhca2.data.scenes.solids import (
 )
 
 HEAD, TORSO, UPPER_ARM, LOWER_ARM, UPPER_LEG, LOWER_LEG = range(1, 7)
+_GLASS = (0.12, 0.16, 0.2)
 _DARK = Paint((0.03, 0.03, 0.035, 0.06, 0.06, 0.07), 0, 1.0, 0.0)
-
-
-def _glass(dice: Dice) -> Paint:
-    return tinted_paint(dice, (0.12, 0.16, 0.2))
 
 
 def _wheels(x: float, z: float, radius: float) -> list[Row]:
@@ -65,7 +62,7 @@ def bottle(dice: Dice) -> Table:
 def bus(dice: Dice) -> Table:
     """A long box on wheels with a band of windows."""
     half = (dice.uniform(0.5, 0.65), dice.uniform(0.55, 0.75), dice.uniform(1.4, 1.9))
-    paint, glass = mixed_paint(dice), _glass(dice)
+    paint, glass = mixed_paint(dice), tinted_paint(dice, _GLASS)
     rows = [
         box((0.0, 0.2 + half[1], 0.0), half, paint),
         box((0.0, 0.25 + half[1] * 1.4, 0.0), (half[0] + 0.02, half[1] * 0.32, half[2] * 0.93), glass),
@@ -82,7 +79,7 @@ def car(dice: Dice) -> Table:
     roof = 0.15 + 2 * half[1]
     rows = [
         box((0.0, 0.15 + half[1], 0.0), half, paint),
-        box((0.0, roof + cabin, -back), (half[0] * 0.88, cabin, half[2] * 0.52), _glass(dice)),
+        box((0.0, roof + cabin, -back), (half[0] * 0.88, cabin, half[2] * 0.52), tinted_paint(dice, _GLASS)),
         box((0.0, roof + 2 * cabin, -back), (half[0] * 0.9, 0.05, half[2] * 0.5), paint),
     ]
     return standing(rows + _wheels(half[0], half[2] * 0.62, radius))

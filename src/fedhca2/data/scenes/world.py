@@ -72,7 +72,6 @@ class Light:
 class Solids(NamedTuple):
     """All solids of a kind: the scene and the row of each, and their coefficients."""
 
-    kind: Kind
     scene: Tensor
     row: Tensor
     shape: Shape
@@ -112,7 +111,7 @@ def pack(scenes: list[Scene], device: torch.device) -> World:
         if len(mine):
             fields = shape.prepare(columns[:, mine], frame[..., mine // places])
             made = shape._make(tensor(field)[..., None] for field in fields)
-            solids.append(Solids(k, tensor(mine // places), tensor(mine), made))
+            solids.append(Solids(tensor(mine // places), tensor(mine), made))
     masks = [kind == Kind.SKY, kind <= Kind.PLANE, *(kind == k for k in (Kind.BOX, Kind.ELLIPSOID, Kind.CAPSULE))]
     masks += [texture == t for t in range(1, 5)]
     lights = tensor(values[3:, :, None])
