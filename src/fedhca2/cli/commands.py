@@ -41,8 +41,7 @@ Jobs = Annotated[
 ]
 Mps = Annotated[bool, typer.Option("--mps", help="Let parallel runs share a GPU with NVIDIA's MPS, if installed.")]
 Trivial = Annotated[
-    bool,
-    typer.Option("--trivial", help="Also list the score of a constant answer: the largest class, or the mean."),
+    bool, typer.Option("--trivial", help="Also list the score of a constant answer: the largest class, or the mean.")
 ]
 
 
@@ -67,11 +66,7 @@ def run(
     ] = "in-process",
     track: Track = None,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Validate only: print the resolved settings, clients, traffic and memory.",
-        ),
+        bool, typer.Option("--dry-run", help="Validate only: print the resolved settings, clients, traffic and memory.")
     ] = False,
     allow_code: AllowCode = None,
     trivial: Trivial = False,
@@ -97,8 +92,7 @@ def resume(
 @command(app, "run", panel="Run")
 def watch(
     run: Annotated[
-        Path,
-        typer.Argument(help="Folder of a run or comparison, finished or not.", autocompletion=complete_runs),
+        Path, typer.Argument(help="Folder of a run or comparison, finished or not.", autocompletion=complete_runs)
     ],
     once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
     track: Track = None,
@@ -271,8 +265,7 @@ def picture(
     run: FinishedRun,
     client: Annotated[str, typer.Option(help="Client whose sample to draw.", autocompletion=complete_clients)],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="PNG file to write.", show_default="CLIENT-SAMPLE.png"),
+        Path | None, typer.Option("--out", "-o", help="PNG file to write.", show_default="CLIENT-SAMPLE.png")
     ] = None,
     sample: Annotated[int, typer.Option(help="Number of the sample, from 0.")] = 0,
     tile: Annotated[int, typer.Option(help="Tile width in pixels.", min=16)] = 192,

@@ -12,14 +12,7 @@ from fedhca2.cli.app import open_console, print_json
 from fedhca2.cli.run import draw_page, exit_when_interrupted
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.comparison_runs import (
-    ComparisonRun,
-    complete,
-    known_runs,
-    plan_runs,
-    plan_sweep,
-    sweep_rows,
-)
+from fedhca2.federation.comparison_runs import ComparisonRun, complete, known_runs, plan_runs, plan_sweep, sweep_rows
 from fedhca2.methods import METHODS, components_of, settings_of
 from fedhca2.reports.comparison import Comparison, group_names
 from fedhca2.reports.comparison import leaderboard as ranked

@@ -99,8 +99,7 @@ Names = Annotated[list[str], typer.Argument(help="Names of the sites.")]
 Address = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the SuperLink.")]
 Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Public address that sites connect to.")]
 Quota = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="BYTES", help="Upload limit per message.", show_default="2 GiB"),
+    int | None, typer.Option(min=1, metavar="BYTES", help="Upload limit per message.", show_default="2 GiB")
 ]
 
 
@@ -212,8 +211,5 @@ def plan(
 
 
 @command(privacy, "flower")
-def spent(
-    file: Annotated[Path, typer.Argument(help="Settings of the site.")],
-    as_json: Json = False,
-) -> None:
+def spent(file: Annotated[Path, typer.Argument(help="Settings of the site.")], as_json: Json = False) -> None:
     """Show the privacy budget that a site has spent, per run and in total."""

@@ -80,10 +80,7 @@ def test_a_broken_image_is_left_out_where_that_is_allowed(tmp_path):
 
 
 def test_too_many_broken_images_are_refused(tmp_path):
-    with (
-        broken(),
-        pytest.raises(UserError, match=r"2 training images for 'shop', got 1"),
-    ):
+    with broken(), pytest.raises(UserError, match=r"2 training images for 'shop', got 1"):
         run_small(small(skip_broken=True), tmp_path)
 
 

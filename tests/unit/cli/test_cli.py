@@ -123,10 +123,7 @@ def test_ctrl_c_is_a_line_and_exit_code_130(capsys):
 
 def test_a_quorum_of_more_than_all_clients_is_refused():
     result = invoke("flower", "serve", "demo", "--keys", "keys", "--min-clients", "10")
-    assert (result.exit_code, result.output) == (
-        2,
-        "error: --min-clients: expected at most 9, all clients, got 10\n",
-    )
+    assert (result.exit_code, result.output) == (2, "error: --min-clients: expected at most 9, all clients, got 10\n")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
