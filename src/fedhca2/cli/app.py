@@ -12,6 +12,7 @@ from functools import wraps
 from importlib import import_module
 from inspect import unwrap
 from pathlib import Path
+from signal import SIGINT
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -22,6 +23,7 @@ from typer.models import ArgumentInfo
 
 from fedhca2.configs import built_in_names, method_names, setting_keys
 from fedhca2.errors import UserError
+from fedhca2.federation.stopping import Interrupted
 from fedhca2.run_folder.folder import CONFIG, MODELS
 from fedhca2.version import __version__
 
@@ -105,7 +107,7 @@ def command(
 def clear_errors() -> Iterator[None]:
     """Report input errors as a line or two on standard error, with exit code 2 and no traceback.
 
-    Ctrl-C is also one line, unless something else handles it.
+    Ctrl-C is also one line, and a run that stopped on request says how to resume it; both exit with the signal's code.
     """
     try:
         yield
@@ -118,9 +120,9 @@ def clear_errors() -> Iterator[None]:
         where = f"{error.filename}: " if error.filename else ""
         typer.echo(f"error: {where}{error.strerror or error}", err=True)
         raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(130) from None
+    except (KeyboardInterrupt, Interrupted) as stopped:
+        typer.echo(str(stopped) or "interrupted", err=True)
+        raise typer.Exit(128 + getattr(stopped, "signal", SIGINT)) from None
 
 
 def _remember(ctx: Context, _: Any, wanted: bool) -> None:
@@ -149,26 +151,9 @@ def print_anywhere() -> None:
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
-    known: dict[str, str | int | None] = {
-        "α": "alpha",
-        "β": "beta",
-        "γ": "gamma",
-        "δ": "delta",
-        "ε": "epsilon",
-        "Δ": "D",
-        "²": "2",
-        "°": "deg",
-        "↑": "^",
-        "↓": "v",
-        "→": "->",
-        "±": "+-",
-        "×": "x",
-        "−": "-",
-        "–": "-",
-        "—": "-",
-        "…": "...",
-    }
-    plain = error.object[error.start : error.end].translate(str.maketrans(known))
+    text = error.object[error.start : error.end].translate(str.maketrans("Δ²↑↓×−–—", "D2^vx---"))
+    words = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "°": "deg"}
+    plain = text.translate(str.maketrans({**words, "→": "->", "±": "+-", "…": "..."}))
     return plain.encode("ascii", "replace").decode(), error.end
 
 

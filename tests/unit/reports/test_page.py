@@ -86,7 +86,7 @@ def test_a_page_has_the_title_the_date_and_the_command(tmp_path):
         run.config["title"] = "Three small clients"
         vars(run)["result"] = run.outcome.model_copy(update={"origin": origin})
     for sections in (single_sections(runs[0]), several_sections(runs)):
-        told = sections[0].blocks[0].text
+        told = sections[0].blocks[0]
         assert all(words in told for words in ("Three small clients", "18 November 2026", "`fedhca2 compare`"))
     assert "<code>fedhca2 compare</code>" in write_page(runs, tmp_path / "page.html").read_text("utf-8")
 

@@ -212,10 +212,8 @@ def _layers(run: RunFiles, groups: ClientGroups, events: list[Event]) -> list[Fi
 def decoder_tensors(run: RunFiles, member: str) -> list[str]:
     """Names of the tensors in the row of the decoder 'client/task'."""
     client, _, task = member.rpartition("/")
-    for event in run.of("profile"):
-        if event["client"] == client:
-            return list(event["decoders"].get(task, ()))
-    return []
+    known = (event["decoders"].get(task, ()) for event in run.of("profile") if event["client"] == client)
+    return list(next(known, ()))
 
 
 def decoder_layers(run: RunFiles, member: str, count: int) -> list[str]:

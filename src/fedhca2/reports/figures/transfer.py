@@ -8,13 +8,11 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
 
-from fedhca2.aggregation.means import cosines
 from fedhca2.reports.figures import COLOURS, GREY, MAX_LABELLED, Figure, Slider, axes, heat_map, thin
+from fedhca2.reports.figures.conflict import cosines
 from fedhca2.reports.figures.curves import series
 from fedhca2.reports.figures.groups import MemberEvents, by_members, group_clients, mean_of
-from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.words import counted, gain_text
 
@@ -77,18 +75,12 @@ def measured_pairs(run: RunFiles) -> list[MeasuredPairs]:
 
 
 def _pairs(same: MemberEvents) -> MeasuredPairs:
-    def transfer(event: Event) -> Array:
-        unknown = np.full_like(event["products"], np.nan, dtype=float)
-        return 100 * np.array(event["transfer"], dtype=float) if "transfer" in event else unknown
-
-    def cosine(event: Event) -> Array:
-        return cosines(torch.tensor(event["products"], dtype=torch.float64)).numpy()
-
-    def magnitude(event: Event) -> Array:
-        return magnitude_similarity(np.array(event["products"], dtype=float))
-
+    products = same.matrices(lambda event: event["products"])
+    transfer = same.matrices(lambda event: event.get("transfer", np.full(np.shape(event["products"]), np.nan)))
     rounds = [event["round"] + 1 for event in same.events]
-    return MeasuredPairs(same.mark, same.members, rounds, *map(same.matrices, (transfer, cosine, magnitude)))
+    cosine = [cosines(gram, "rows") for gram in products]
+    magnitude = [magnitude_similarity(gram) for gram in products]
+    return MeasuredPairs(same.mark, same.members, rounds, [100 * each for each in transfer], cosine, magnitude)
 
 
 def transfer_sentences(run: RunFiles) -> list[str]:

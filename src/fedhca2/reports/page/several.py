@@ -11,7 +11,7 @@ from fedhca2.reports.figures import COLOURS, GREY, Figure, conflict, curves, gai
 from fedhca2.reports.figures.curves import Series
 from fedhca2.reports.figures.groups import group_clients
 from fedhca2.reports.layouts import marked_cell, marks_note
-from fedhca2.reports.page import ONE_EVALUATION, AnswerBlock, Block, Cell, Drawing, Note, Section, Table, Tile, tables
+from fedhca2.reports.page import ONE_EVALUATION, AnswerBlock, Block, Cell, Drawing, Section, Table, Tile, tables
 from fedhca2.reports.page.predictions import comparison_galleries
 from fedhca2.reports.variants import differing, flat, variants
 from fedhca2.run_folder.reader import RunFiles
@@ -37,7 +37,7 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
         results.append(Drawing(RANKS_TITLE, draw_ranks(ranking), ranking_note(ranking)))
     sections = [
         Section("Results", results, colours),
-        Section("Training", _curves(rows, colours) or [Note(ONE_EVALUATION)], colours),
+        Section("Training", _curves(rows, colours) or [ONE_EVALUATION], colours),
         Section("Predictions", comparison_galleries(firsts)),
         Section("Learned weights", *_of_each(firsts, curves.weight_figures)),
         Section("Update similarity", *_of_each(firsts, conflict.conflict_figures)),
