@@ -152,9 +152,10 @@ def print_anywhere() -> None:
 def _plain(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
     text = error.object[error.start : error.end].translate(str.maketrans("Δ²↑↓×−–—", "D2^vx---"))
-    words = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "°": "deg"}
-    plain = text.translate(str.maketrans({**words, "→": "->", "±": "+-", "…": "..."}))
-    return plain.encode("ascii", "replace").decode(), error.end
+    greek = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon"}
+    for letter, plain in {**greek, "°": "deg", "→": "->", "±": "+-", "…": "..."}.items():
+        text = text.replace(letter, plain)
+    return text.encode("ascii", "replace").decode(), error.end
 
 
 def open_console(**options: Any) -> Console:
