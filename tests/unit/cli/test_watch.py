@@ -111,7 +111,8 @@ def test_the_command_refuses_what_is_no_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "command"), [(["watch", "{run}"], r": (fedhca2 resume .*)$"), (["run", "demo", "--out", "{run}"], "`(.*)`")]
+    ("words", "command"),
+    [(["watch", "{run}"], r": (fedhca2 resume .*)$"), (["run", "demo", "--out", "{run}"], "`(.*)`")],
 )
 def test_a_printed_command_can_be_pasted(tmp_path, words, command):
     run = made_run(tmp_path / "été 🐈", finished=False).path
