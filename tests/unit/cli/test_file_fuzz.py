@@ -7,9 +7,8 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import save
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import invoke
 from fedhca2.data.check import ARCHIVES
 from fedhca2.data.files import FileError
 from fedhca2.data.rendered import write_scenes
@@ -72,7 +71,7 @@ def broken_files(archives, layout, count, tmp_path):
 def test_checking_a_mutated_archive_names_what_is_broken(archives, layout, tmp_path):
     found = 0
     for root, file in broken_files(archives, layout, 45, tmp_path):
-        done = CliRunner().invoke(app, ["data", "check", str(root)])
+        done = invoke("data", "check", root)
         assert (done.exit_code in (0, 1), done.stderr) == (True, ""), (file, done.output, done.exception)
         found += f"broken: {file}: " in done.output
     assert found > 20
@@ -115,7 +114,7 @@ def run(tmp_path_factory):
 
 def predicted(run, image, tmp_path):
     """Whether a prediction was written; if not, one line says what is wrong."""
-    done = CliRunner().invoke(app, ["predict", str(run), str(image), "--client", "home", "-o", str(tmp_path / "out")])
+    done = invoke("predict", run, image, "--client", "home", "-o", tmp_path / "out")
     assert done.exit_code == 0 or (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
     return done.exit_code == 0
 
@@ -143,15 +142,10 @@ def test_predicting_with_a_mutated_model_is_a_picture_or_a_line(archives, run, t
     assert outcomes.count(False) > 10
 
 
-def _pickled(values):
-    file = io.BytesIO()
-    torch.save(values, file)
-    return file.getvalue()
-
-
 def _weights():
-    tensors = Encoder(EncoderConfig(name="swin_micro"), SIZE).state_dict()
-    return {".safetensors": save(tensors), ".pth": _pickled({"state_dict": tensors})}
+    tensors, pickled = Encoder(EncoderConfig(name="swin_micro"), SIZE).state_dict(), io.BytesIO()
+    torch.save({"state_dict": tensors}, pickled)
+    return {".safetensors": save(tensors), ".pth": pickled.getvalue()}
 
 
 def refusal(path):
