@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from inspect import unwrap
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from click import Context, HelpFormatter, get_current_context
 from rich.console import Console
+from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import ArgumentInfo
 
@@ -181,9 +182,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """Federated multi-task learning for sites with different tasks."""
 
@@ -240,10 +239,11 @@ def _entries(incomplete: str) -> list[Path]:
     return [path for path in found if path.name.startswith(start) and not path.name.startswith(".")]
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON to stdout; messages go to stderr.")]
+OutOption = partial(Option, "--out", "-o")
+Json = Annotated[bool, Option("--json", help="Print machine-readable JSON to stdout; messages go to stderr.")]
 AllowCode = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         metavar="FILE_OR_MODULE",
         help="Trust code that the run's folder names and that has not run on this machine; repeatable.",
         show_default="none",
@@ -251,7 +251,7 @@ AllowCode = Annotated[
 ]
 ExperimentName = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="EXPERIMENT",
         help="Path of a YAML file, or a built-in experiment (see `fedhca2 experiments`).",
         autocompletion=complete_experiments,
@@ -259,7 +259,7 @@ ExperimentName = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         metavar="KEY=VALUE",
         help="Override a setting; repeatable. Example: `--set rounds=5`.",
@@ -267,4 +267,4 @@ Overrides = Annotated[
         autocompletion=complete_settings,
     ),
 ]
-RunOut = Annotated[Path | None, typer.Option("--out", "-o", help="Run folder.", show_default="runs/NAME-DATE")]
+RunOut = Annotated[Path | None, OutOption(help="Run folder.", show_default="runs/NAME-DATE")]
