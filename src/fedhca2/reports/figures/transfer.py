@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhca2.reports.figures import COLOURS, GREY, MAX_LABELLED, Figure, Slider, axes, heat_map, thin
+from fedhca2.reports.figures import COLOURS, GREY, MAX_LABELLED, Figure, Slider, axes, gain_bars, heat_map, thin
 from fedhca2.reports.figures.conflict import cosines
 from fedhca2.reports.figures.curves import series
 from fedhca2.reports.figures.groups import MemberEvents, by_members, group_clients, mean_of
@@ -151,20 +151,13 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], note: str, most: int = 
         ", ".join(f"round {round}: {gain_text(gain)}" for round, gain in sorted(gains[name].items())[-12:])
         for name in names
     ]
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "y": names,
-        "x": [means[name] for name in names],
-        "customdata": by_round,
-        "hovertemplate": "%{y}: %{x:+.2f}%<br>%{customdata}<extra></extra>",
-        "marker": {"color": [HELPS if means[name] > 0 else HARMS for name in names]},
-    }
+    told = {"customdata": by_round, "hovertemplate": "%{y}: %{x:+.2f}%<br>%{customdata}<extra></extra>"}
+    marker = {"color": [HELPS if means[name] > 0 else HARMS for name in names]}
+    trace = gain_bars("", GREY, names, [means[name] for name in names], marker=marker, **told)
     layout = axes("decrease in validation loss (%)", "", height=130 + 22 * len(names))
     layout["xaxis"] |= {"zeroline": True, "zerolinecolor": GREY}
     layout["yaxis"] |= {"type": "category"}
-    title = "Effect of the server's update"
-    return Figure("transfer-gains", title, note, [trace], layout, wide=True)
+    return Figure("transfer-gains", "Effect of the server's update", note, [trace], layout, wide=True)
 
 
 def _heat_map(pairs: MeasuredPairs) -> Figure:
