@@ -10,8 +10,8 @@ import yaml
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.reports.comparison import ACROSS, BY_CLIENT, DELTA_M, RECOVERED, Column, Comparison, SeedScores, gather
-from fedhca2.reports.layouts import comparison_table, to_latex, to_markdown
+from fedhca2.reports.comparison import DELTA_M, RECOVERED, Column, Comparison, SeedScores, gather
+from fedhca2.reports.layouts import comparison_table, to_markdown
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import across_clients
 from fedhca2.tasks import TASKS
@@ -48,31 +48,11 @@ def test_lower_errors_are_better(comparison):
     assert not comparison.is_best("local", depth)
 
 
-def test_columns_follow_the_papers_and_with_one_client_of_a_kind_one_gain_is_shown(comparison):
-    scores = [(column.group, column.task) for column in comparison.columns if not column.is_gain]
-    assert scores[:2] == [("outdoor, single-task", "semseg"), ("outdoor, single-task", "sal")]
-    assert scores[2:] == [("indoor, multi-task", "semseg"), ("indoor, multi-task", "depth")]
-    assert comparison.columns[4:] == [DELTA_M, *ACROSS]
-
-
-def test_the_best_is_bold_in_markdown(comparison):
-    ours = to_markdown(comparison).splitlines()[3]
-    assert ours.startswith("| fedhca2 | **48.00 ± 5.66** |")
-
-
 def test_csv_gives_every_digit_back(comparison):
     rows = list(csv.DictReader(StringIO(comparison.table().to_csv())))
     column = Column("outdoor, single-task", "sal", "max_f", True)
     found = next(row for row in rows if row["method"] == "fedhca2" and row["task"] == "sal")
     assert float(found["mean"]) == comparison.entries["fedhca2"][column].mean
-
-
-def test_latex_has_as_many_cells_as_columns(comparison):
-    table = to_latex(comparison)
-    body = table[table.index(r"\midrule") : table.index(r"\bottomrule")].splitlines()[1:]
-    assert [row.count("&") for row in body] == [len(comparison.columns)] * 2
-    row = next(iter(comparison.entries.values()))
-    assert r"matfl\_voting" in to_latex(Comparison(comparison.columns, {"matfl_voting": row}))
 
 
 def test_an_unfinished_run_is_refused(tmp_path):
@@ -135,14 +115,6 @@ def test_a_run_without_a_baseline_is_compared_with_local_of_its_seed(tmp_path):
 def twins(tmp_path):
     alone = with_twin(made_run(tmp_path / "local", "local"), delta_m=None, delta_m_by_client=None)
     return gather([alone, with_twin(made_run(tmp_path / "ours", "fedavg"), delta_m=5.0, delta_m_by_client=20.0)])
-
-
-def test_clients_of_a_kind_are_averaged_and_both_gains_are_shown(twins):
-    column = Column("outdoor, single-task", "semseg", "miou", True)
-    assert twins.entries["fedavg"][column].mean == 30
-    assert twins.entries["local"][BY_CLIENT].mean == 0
-    assert to_markdown(twins).splitlines()[3].split(" | ")[-5:-3] == ["**+5.00**", "**+20.00**"]
-    assert r"$\Delta$m \% $\uparrow$ & $\Delta$m by client \% $\uparrow$ & worst client" in to_latex(twins)
 
 
 def test_the_worst_client_the_share_that_loses_and_the_spread_are_known():
