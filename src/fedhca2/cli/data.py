@@ -79,15 +79,12 @@ def info(root: Path, layout: LayoutName | None, count: int, split: Split, out: P
     opened, tasks = _open(root, split, layout, name)
     sheets = {each: contact_sheet(samples, count, tasks) for each, samples in opened.items()}
     picture = out or Path(f"{root.stem if _is_experiment(root) else root.resolve().name}.png")
-    pictures = {
-        each: picture.with_stem(f"{picture.stem}-{each}") if opened.keys() - {each} else picture for each in opened
-    }
-    for each, sheet in sheets.items():
-        save_picture(sheet, pictures[each])
     for each, samples in opened.items():
+        path = picture.with_stem(f"{picture.stem}-{each}") if len(opened) > 1 else picture
+        save_picture(sheets[each], path)
         labels = ", ".join(samples.labels)
         console.print(f"{each}: {counted(len(samples), 'image')} in {split}, with labels for {labels}", highlight=False)
-        console.print(f"picture: {pictures[each]}", highlight=False)
+        console.print(f"picture: {path}", highlight=False)
 
 
 def _open(

@@ -197,14 +197,8 @@ def evaluate(
     console = open_console(stderr=as_json)
     with _progress() as show:
         result = evaluate_run(run, lambda name: show(f"evaluating {name}"), split, thresholds, client)
-    evaluation = {
-        "split": result.split,
-        "thresholds": thresholds,
-        "clients": result.clients,
-        "baseline": result.baseline,
-        "delta_m": result.delta_m,
-        "delta_m_by_client": result.delta_m_by_client,
-    }
+    scores = {key: getattr(result, key) for key in ("clients", "baseline", "delta_m", "delta_m_by_client")}
+    evaluation = {"split": result.split, "thresholds": thresholds, **scores}
     written = write_evaluation(run, result.split, client, evaluation)
     tasks = RunFiles(run).task_set
     images = {"val": "validation", "train": "training", "test": "test"}[result.split]

@@ -168,12 +168,13 @@ def export(trained: Trained, format: Format, folder: Path, size: Size | None = N
         case "onnx":
             suffix, content = "onnx", _to_onnx(trained, own)
         case "torch-export":
-            suffix, content = "pt2", _to_torch_export(trained, own)
+            torch.export.save(_program(trained, own), file := BytesIO())
+            suffix, content = "pt2", file.getvalue()
     path, about = folder / f"{trained.spec.name}.{suffix}", folder / f"{trained.spec.name}.md"
-    files = {path: content, about: card(trained, format, path.name, own).encode()}
+    text = card(trained, format, path.name, own)
     folder.mkdir(parents=True, exist_ok=True)
-    for file, content in files.items():
-        write_whole(file, content, ORDINARY)
+    write_whole(path, content, ORDINARY)
+    write_whole(about, text.encode(), ORDINARY)
     return [path, about]
 
 
@@ -193,12 +194,6 @@ def _program(trained: Trained, own: Size) -> torch.export.ExportedProgram:
     except (RuntimeError, ValueError) as error:
         got = f"{one_line(error)}; --format safetensors writes its parameters"
         raise UserError(trained.spec.name, f"expected a model that torch.export can trace, got {got}") from error
-
-
-def _to_torch_export(trained: Trained, own: Size) -> bytes:
-    file = BytesIO()
-    torch.export.save(_program(trained, own), file)
-    return file.getvalue()
 
 
 def _to_onnx(trained: Trained, own: Size) -> bytes:

@@ -50,17 +50,14 @@ class ConsoleWatcher(Watcher):
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.progress = Progress(
+        how_far = (
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
         )
+        columns = (*how_far, TimeElapsedColumn(), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self.rounds: TaskID | None = None
         self.clients: dict[str, TaskID] = {}
         self.losses: dict[str, float] = {}

@@ -203,14 +203,9 @@ def _graph(pairs: MeasuredPairs, most: int = 60) -> Figure:
         for name in receivers
     ]
     hidden, room = {"visible": False, "fixedrange": True}, min(24 + 7 * max(map(len, pairs.members)), 180)
-    layout = {
-        "xaxis": {**hidden, "range": [0, 1]},
-        "yaxis": {**hidden, "range": [1, 0]},
-        "annotations": arrows,
-        "showlegend": False,
-        "height": max(300, 60 + 24 * len(receivers)),
-        "margin": {"l": room, "r": room, "t": 10, "b": 10},
-    }
+    layout = {"xaxis": {**hidden, "range": [0, 1]}, "yaxis": {**hidden, "range": [1, 0]}, "showlegend": False}
+    layout |= {"annotations": arrows, "height": max(300, 60 + 24 * len(receivers))}
+    layout |= {"margin": {"l": room, "r": room, "t": 10, "b": 10}}
     note = (
         "Left: the client whose update would help the client on the right most, on average over the measured rounds. "
         "Thicker arrows help more. "
@@ -246,15 +241,10 @@ def _points(pairs: MeasuredPairs) -> Figure:
         marker |= {"color": transfer[-1].tolist(), "colorscale": SCALE, "cmin": -scale, "cmax": scale}
         marker |= {"colorbar": {"thickness": 12, "title": "%"}}
         changes = [{**change, "marker.color": [z.tolist()]} for change, z in zip(changes, transfer, strict=True)]
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": changes[-1]["x"][0],
-        "y": changes[-1]["y"][0],
-        "text": [f"{pairs.members[i]} and {pairs.members[j]}" for i, j in zip(one, other, strict=True)],
-        "hovertemplate": "%{text}<br>cosine %{x:.3f}, magnitude similarity %{y:.3f}<extra></extra>",
-        "marker": marker,
-    }
+    text = [f"{pairs.members[i]} and {pairs.members[j]}" for i, j in zip(one, other, strict=True)]
+    hover = "%{text}<br>cosine %{x:.3f}, magnitude similarity %{y:.3f}<extra></extra>"
+    last = {axis: changes[-1][axis][0] for axis in "xy"}
+    trace = {"type": "scatter", "mode": "markers", **last, "text": text, "hovertemplate": hover, "marker": marker}
     reach = min(1.05, max(0.2, 1.15 * max(float(np.nanmax(np.abs(change["x"]))) for change in changes)))
     layout = axes("cosine of the two updates", "magnitude similarity", height=430)
     layout["xaxis"] |= {"range": [-reach, reach], "zeroline": True, "zerolinecolor": GREY}

@@ -25,7 +25,8 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
     """Compare runs: results with differences, curves, predictions, weights, similarity, cost, and settings."""
     comparison, rows = gather(runs), variants(runs)
     firsts = {label: same[0] for label, same in rows.items()}
-    colours = method_colours(rows)
+    others = [label for label, same in rows.items() if same[0].method != LOCAL]
+    colours = {label: COLOURS[others.index(label) % len(COLOURS)] if label in others else GREY for label in rows}
     results: list[Block] = [
         *tables.about_runs(runs),
         comparison_answer(comparison, rows),
@@ -45,12 +46,6 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
         Section("Settings", [*settings_tables(firsts), tables.versions_table(runs)]),
     ]
     return [section for section in sections if section.blocks]
-
-
-def method_colours(rows: Variants) -> dict[str, str]:
-    """A colour for each row of the table, and grey for Local."""
-    others = [label for label, same in rows.items() if same[0].method != LOCAL]
-    return {label: COLOURS[others.index(label) % len(COLOURS)] if label in others else GREY for label in rows}
 
 
 def comparison_answer(comparison: Comparison, runs: Variants) -> AnswerBlock:
