@@ -239,14 +239,13 @@ def _entries(incomplete: str) -> list[Path]:
     return [path for path in found if path.name.startswith(start) and not path.name.startswith(".")]
 
 
-OutOption = partial(Option, "--out", "-o")
+OutOption, UnsetOption = partial(Option, "--out", "-o"), partial(Option, show_default="none")
 Json = Annotated[bool, Option("--json", help="Print machine-readable JSON to stdout; messages go to stderr.")]
 AllowCode = Annotated[
     list[str] | None,
-    Option(
+    UnsetOption(
         metavar="FILE_OR_MODULE",
         help="Trust code that the run's folder names and that has not run on this machine; repeatable.",
-        show_default="none",
     ),
 ]
 ExperimentName = Annotated[
@@ -259,11 +258,10 @@ ExperimentName = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    Option(
+    UnsetOption(
         "--set",
         metavar="KEY=VALUE",
         help="Override a setting; repeatable. Example: `--set rounds=5`.",
-        show_default="none",
         autocompletion=complete_settings,
     ),
 ]

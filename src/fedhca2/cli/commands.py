@@ -15,6 +15,7 @@ from fedhca2.cli.app import (
     OutOption,
     Overrides,
     RunOut,
+    UnsetOption,
     app,
     command,
     complete_clients,
@@ -27,11 +28,10 @@ RunsFolder = Annotated[Path, Argument(help="Folder that contains the runs, at an
 FinishedRun = Annotated[Path, Argument(help="Folder of a finished run.", autocompletion=complete_runs)]
 Track = Annotated[
     list[str] | None,
-    Option(
+    UnsetOption(
         metavar="NAME=TARGET",
         help="Log metrics to a tracker; repeatable: tensorboard=DIR, mlflow=DIR or URL, wandb=PROJECT, "
         "FILE.py:CLASS=TARGET.",
-        show_default="none",
         autocompletion=complete_trackers,
     ),
 ]
@@ -55,11 +55,7 @@ def run(
     out: RunOut = None,
     baseline: Annotated[
         Path | None,
-        Option(
-            help="Folder of a finished run of `local` to compare with.",
-            show_default="none",
-            autocompletion=complete_runs,
-        ),
+        UnsetOption(help="Folder of a finished run of `local` to compare with.", autocompletion=complete_runs),
     ] = None,
     engine: Annotated[
         Literal["in-process", "flower-local", "flower-ray"],
@@ -104,11 +100,7 @@ def watch(
 
 
 @command(app, "run", panel="Run")
-def runs(
-    folder: RunsFolder = Path("runs"),
-    allow_code: AllowCode = None,
-    as_json: Json = False,
-) -> None:
+def runs(folder: RunsFolder = Path("runs"), allow_code: AllowCode = None, as_json: Json = False) -> None:
     """List runs with their method, progress, Δm and state."""
 
 
@@ -159,9 +151,8 @@ def sweep(
     ],
     methods: Annotated[
         list[str] | None,
-        Option(
+        UnsetOption(
             help="Comma-separated further methods, each a curve; a method without the setting is a horizontal line.",
-            show_default="none",
             autocompletion=complete_methods,
         ),
     ] = None,

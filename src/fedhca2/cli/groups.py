@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from fedhca2.cli.app import AllowCode, Json, OutOption, Overrides, RunOut, app, command, complete_experiments, new_group
+from fedhca2.cli.app import (
+    AllowCode,
+    Json,
+    OutOption,
+    Overrides,
+    RunOut,
+    UnsetOption,
+    app,
+    command,
+    complete_experiments,
+    new_group,
+)
 
 config = new_group("Show all settings, and the schema of experiment files.")
 data = new_group("Check, view and render data sets.")
@@ -129,9 +140,7 @@ def link(
     superlink: Annotated[
         str, Option(metavar="HOST:PORT", help="Loopback address for the coordinator's commands.")
     ] = "127.0.0.1:8001",
-    database: Annotated[
-        Path | None, Option(help="File that keeps registered keys across restarts.", show_default="none")
-    ] = None,
+    database: Annotated[Path | None, UnsetOption(help="File that keeps registered keys across restarts.")] = None,
     quota: Quota = None,
 ) -> None:
     """Keep a SuperLink and its public proxy running for several runs."""

@@ -50,13 +50,8 @@ class ConsoleWatcher(Watcher):
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        how_far = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
-        columns = (*how_far, TimeElapsedColumn(), TimeRemainingColumn())
+        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+        columns += [TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn()]
         self.progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self.rounds: TaskID | None = None
         self.clients: dict[str, TaskID] = {}
