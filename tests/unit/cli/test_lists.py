@@ -93,10 +93,13 @@ def page(*words):
     return printed("methods", *words, env={"COLUMNS": "80"}).splitlines()
 
 
-def test_the_list_names_every_method_with_its_reference():
+def test_the_list_names_every_method_with_its_reference_and_settings_with_their_bounds():
     found = page()
     for name, method in METHODS.items():
         assert any(line.startswith(name) and method.reference in line for line in found)
+    row = next(line for line in page("fedprox") if line.strip().startswith("mu"))
+    assert row.split(maxsplit=4)[:4] == ["mu", "0.01", "≥", "0"]
+    assert "strength of the pull" in row
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -114,12 +117,6 @@ def test_every_line_about_methods_fits_into_80_columns(name):
     assert max(len(line.rstrip()) for line in page(*filter(None, [name]))) <= 80
 
 
-def test_a_setting_has_its_default_bounds_and_meaning():
-    row = next(line for line in page("fedprox") if line.strip().startswith("mu"))
-    assert row.split(maxsplit=4)[:4] == ["mu", "0.01", "≥", "0"]
-    assert "strength of the pull" in row
-
-
 def test_an_unknown_method_is_one_line_with_a_suggestion():
     assert "Did you mean 'fedhca2'?" in refused("methods", "fedhca3")
 
@@ -129,11 +126,8 @@ def test_experiments_are_listed_by_the_words_that_they_mention():
     assert ("fedhca2/table5/local" in output, "fedhca2/table1/fedavg" in output) == (True, False)
 
 
-def test_settings_have_a_meaning():
+def test_settings_have_a_meaning_and_are_found_by_words():
     assert [setting["key"] for setting in as_json("config", "show") if not setting["meaning"]] == []
-
-
-def test_settings_are_found_by_words():
     found = as_json("config", "show", "--find", "warm-up", "--find", "epochs")
     assert [setting["key"] for setting in found] == ["training.schedule.warmup_epochs"]
 
