@@ -12,7 +12,6 @@ from functools import partial, wraps
 from importlib import import_module
 from inspect import unwrap
 from pathlib import Path
-from signal import SIGINT
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -121,9 +120,12 @@ def clear_errors() -> Iterator[None]:
         where = f"{error.filename}: " if error.filename else ""
         typer.echo(f"error: {where}{error.strerror or error}", err=True)
         raise typer.Exit(2) from None
-    except (KeyboardInterrupt, Interrupted) as stopped:
-        typer.echo(str(stopped) or "interrupted", err=True)
-        raise typer.Exit(128 + getattr(stopped, "signal", SIGINT)) from None
+    except Interrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(128 + stopped.signal) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(130) from None
 
 
 def _remember(ctx: Context, _: Any, wanted: bool) -> None:

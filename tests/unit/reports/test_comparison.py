@@ -86,7 +86,7 @@ ENCODER = {"c": 0.4, "alpha": 0.1, "beta": 0.1, "rate": 0.1}
         ([{}, {}], ["fedhca2"]),  # the same run twice
     ],
 )
-def test_rows_are_named_by_what_most_others_do_not_share(tmp_path, changes, labels):
+def test_other_settings_are_another_row_and_not_another_seed(tmp_path, changes, labels):
     runs = [made_run(tmp_path / str(number)) for number in range(len(changes))]
     for run, changed in zip(runs, changes, strict=True):
         for key, value in changed.items():
