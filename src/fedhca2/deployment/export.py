@@ -203,14 +203,8 @@ def _to_onnx(trained: Trained, own: Size) -> bytes:
         raise UserError("--format onnx", "onnxscript is not installed; run: pip install 'fedhca2[export]'") from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter warns about itself
-        program = torch.onnx.export(
-            _program(trained, own),
-            dynamo=True,
-            opset_version=20,
-            input_names=["image"],
-            output_names=list(trained.spec.tasks),
-            verbose=False,
-        )
+        names: dict[str, Any] = {"input_names": ["image"], "output_names": list(trained.spec.tasks)}
+        program = torch.onnx.export(_program(trained, own), dynamo=True, opset_version=20, verbose=False, **names)
     if program is None:
         raise RuntimeError("torch.onnx.export: expected a program, got none")
     return bytes(_with_names(program.model_proto).SerializeToString())

@@ -221,19 +221,11 @@ def attendance_figures(run: RunFiles) -> list[Figure]:
         shares = [(states[[own == kind for own in kind_of]] == 0).mean(axis=0) for kind in kinds]
         note = f"Share of each group's clients that took part, of {len(states):,} clients."
         return [heat_map(*about, note, [shares], kinds, rounds, layout=layout, zmin=0, zmax=1)]
-    count = len(words)
-    look: Trace = {
-        "text": [
-            [why.get(cell, words[state]) for cell, state in zip(*row, strict=True)]
-            for row in zip(cells, states, strict=True)
-        ],
-        "hovertemplate": "round %{x}, %{y}: %{text}<extra></extra>",
-        "texttemplate": "",
-        "autocolorscale": False,
-        "colorscale": [[(i + end) / count, ATTENDANCE[word]] for i, word in enumerate(words) for end in (0, 1)],
-        "colorbar": {"thickness": 12, "tickvals": list(range(count)), "ticktext": words},
-        "zmin": -0.5,
-        "zmax": count - 0.5,
-    }
+    count, pairs = len(words), [zip(*row, strict=True) for row in zip(cells, states, strict=True)]
+    look: Trace = {"text": [[why.get(cell, words[state]) for cell, state in row] for row in pairs], "texttemplate": ""}
+    look |= {"hovertemplate": "round %{x}, %{y}: %{text}<extra></extra>", "zmin": -0.5, "zmax": count - 0.5}
+    steps = [[(i + end) / count, ATTENDANCE[word]] for i, word in enumerate(words) for end in (0, 1)]
+    look |= {"autocolorscale": False, "colorscale": steps}
+    look |= {"colorbar": {"thickness": 12, "tickvals": list(range(count)), "ticktext": words}}
     note = "Excluded: failed, late, absent or rejected. Reasons below."
     return [heat_map(*about, note, [states], clients, rounds, layout=layout, **look)]
