@@ -41,15 +41,11 @@ def test_a_forecast_has_the_bytes_of_the_run(config, swept):
     assert {client["client"]: (client["bytes_up"], client["bytes_down"]) for client in found} == expected
 
 
-def test_a_forecast_knows_the_memory_of_steps_with_random_draws(config):
-    found = as_json("run", config, "--dry-run")
+def test_a_forecast_knows_the_memory_of_steps_with_random_draws_and_leaves_nothing(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found, output = as_json("run", config, "--dry-run"), printed("run", config, "--dry-run")
     assert found["config"]["model"]["encoder"]["drop_path"] > 0
     assert found["memory"]["steps"] > 0
-
-
-def test_a_forecast_leaves_nothing(config, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    output = printed("run", config, "--dry-run")
     assert output.startswith("name: small\n")
     assert "Dry run" in output
     assert list(tmp_path.iterdir()) == []

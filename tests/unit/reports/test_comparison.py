@@ -42,12 +42,6 @@ def test_a_run_that_is_older_than_a_setting_has_its_default(tmp_path):
     assert list(gather([RunFiles(run.path) for run in runs]).entries) == ["fedhca2"]
 
 
-def test_lower_errors_are_better(comparison):
-    depth = next(column for column in comparison.columns if column.task == "depth")
-    assert comparison.is_best("fedhca2", depth)
-    assert not comparison.is_best("local", depth)
-
-
 def test_csv_gives_every_digit_back(comparison):
     rows = list(csv.DictReader(StringIO(comparison.table().to_csv())))
     column = Column("outdoor, single-task", "sal", "max_f", True)
