@@ -2,12 +2,14 @@
 
 import json
 import shutil
-from statistics import mean
+from functools import partial
 
 import pytest
 import yaml
 
 from command import invoke, printed, refused
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import overall_gain
 from small import SMALL
 
 pytestmark = pytest.mark.slow
@@ -40,21 +42,9 @@ def test_the_scores_are_those_of_the_run(run):
 
 
 def test_delta_m_is_of_the_means_of_clients_of_a_kind(run):
-    result = json.loads((run / "result.json").read_text())
-
-    def column(client, task, metric):
-        """Scores of the clients whose names start with this, in the run and alone."""
-        return [
-            [scores[name][task][metric] for name in scores if name.startswith(client)]
-            for scores in (result["clients"], result["baseline"])
-        ]
-
-    normals = column("outdoor-normals", "normals", "mean_error")
-    others = [column("outdoor-edge", "edge", "ods_f"), column("home", "depth", "rmse")]
-    rest = [sign * (ours[0] / alone[0] - 1) for sign, (ours, alone) in zip((1, -1), others, strict=True)]
-    by_client = [1 - ours / alone for ours, alone in zip(*normals, strict=True)]
-    assert result["delta_m"] == pytest.approx(100 * mean([1 - mean(normals[0]) / mean(normals[1]), *rest]))
-    assert result["delta_m_by_client"] == pytest.approx(100 * mean([*by_client, *rest]))
+    files, found = RunFiles.open(run), RunFiles.open(run).outcome
+    gain = partial(overall_gain, found.clients, found.baseline, files.task_set)
+    assert found.delta_m == gain(files.kinds) != gain() == found.delta_m_by_client
 
 
 def test_every_client_is_named_while_it_works(run):

@@ -10,10 +10,8 @@ from safetensors.torch import save
 
 from command import invoke
 from fedhca2.data.rendered import write_scenes
-from fedhca2.experiment import Experiment
-from fedhca2.models import Encoder, EncoderConfig, build_model
-from fedhca2.tasks import TASKS
-from small_run import SETTINGS
+from fedhca2.models import Encoder, EncoderConfig
+from small_run import clients_of, small
 
 pytestmark = pytest.mark.slow
 SIZE = (32, 32)
@@ -72,12 +70,11 @@ def test_checking_a_mutated_archive_names_what_is_broken(archives, layout, tmp_p
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run's folder with one untrained model."""
-    experiment = Experiment.parse({**SETTINGS, "clients": [{"name": "home", "data": "indoor", "tasks": ["depth"]}]})
+    experiment = small(clients=[{"name": "home", "data": "indoor", "tasks": ["depth"]}])
     folder = tmp_path_factory.mktemp("run")
     (folder / "models").mkdir()
     (folder / "config.yaml").write_text(experiment.to_yaml())
-    channels = {"depth": TASKS["depth"].channels_for(experiment.data["indoor"].labels["depth"])}
-    model = build_model(experiment.model, channels, SIZE, seed=0, client="home")
+    model = clients_of(experiment)["home"].personal.model
     (folder / "models" / "home.safetensors").write_bytes(save(model.state_dict()))
     return folder
 

@@ -11,11 +11,10 @@ from command import as_json, invoke, printed, refused
 from fedhca2.deployment import Trained
 from fedhca2.deployment.export import card, export
 from fedhca2.errors import UserError
-from fedhca2.models import build_model
 from fedhca2.run_folder.result import Result
 from fedhca2.tasks import TASKS, LabelSpace
 from full_disk import files_of_at_most
-from small_run import SETTINGS, small
+from small_run import SETTINGS, clients_of, small
 
 CLIENT = "home"
 SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
@@ -30,10 +29,8 @@ def run(tmp_path_factory):
 def untrained_run(folder, **changes):
     experiment = small(model=SWIN, **changes)
     (folder / "config.yaml").write_text(experiment.to_yaml())
-    spec = next(spec for spec in experiment.specs if spec.name == CLIENT)
-    channels = {task: TASKS[task].channels_for(experiment.data[spec.data].labels[task]) for task in spec.tasks}
-    model = build_model(experiment.model, channels, (32, 32), seed=5, client=CLIENT)
     (folder / "models").mkdir()
+    model = clients_of(experiment)[CLIENT].personal.model
     save_file(model.state_dict(), folder / "models" / f"{CLIENT}.safetensors")
     return folder
 
