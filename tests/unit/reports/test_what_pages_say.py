@@ -5,6 +5,7 @@ PYTHONPATH=src:tests python tests/unit/reports/test_what_pages_say.py
 
 import json
 from functools import singledispatch
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -61,7 +62,7 @@ def _(block: Text | Drawing):
 
 
 def drawn(trace):
-    """The names and axes of a trace, and its numbers: all of a bar, the last of a curve."""
+    """The names and axes of a trace, and its numbers: all of a bar, and of a curve the last one that is known."""
     match trace["type"]:
         case "heatmap":
             return f"  {trace['y']} over {trace['x']} {trace.get('text', '')}"
@@ -71,7 +72,9 @@ def drawn(trace):
             return f"  {trace['name']}: {shown}{' ±' * ('error_x' in trace)}"
         case "box":
             return f"  {trace['name']}: median {trace['median'][0]:.3g}"
-    return f"  {trace.get('name')}: {trace['x'][-1]}, {trace['y'][-1] or 0:.3g}"
+    if "lines" in trace["mode"]:
+        return f"  {trace['name']}: {trace['x'][-1]}, {[value for value in trace['y'] if isfinite(value)][-1]:.3g}"
+    return f"  {trace.get('name', '')}: {len(trace['x'])} points"  # whose places depend on the machine
 
 
 def complete(folder):
