@@ -27,6 +27,10 @@ def by_id(figures):
     return {figure.id: figure for figure in figures}
 
 
+def test_a_run_that_mixes_no_encoders_does_not_say_where_they_came_from(tmp_path):
+    assert mixing.exchange_sentence(made_run(tmp_path, rounds=0)) == []
+
+
 def test_a_baseline_from_elsewhere_has_its_line(tmp_path):
     made_run(tmp_path / "local", "local")
     run = made_run(tmp_path / "run")
