@@ -18,14 +18,19 @@ def made_run(path, method="fedhca2", rounds=3, better=1.0, seed=0, finished=True
     path.mkdir(parents=True, exist_ok=True)
     parts = {"encoder": {"kind": "mean"}, "decoder": {"kind": "mean"}, "head": None}
     config = {"name": "made", "seed": seed, "rounds": rounds, "method": {"name": method, **parts}}
-    (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    rng = np.random.default_rng(seed)
-    lines = [*_profiles(), *(event for round in range(rounds) for event in _round(rng, round, better, away, refused))]
-    lines += _scores(rounds, better)
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rng, gains = np.random.default_rng(seed), dict.fromkeys(TASKS, better)
+    lines = [*_profiles(), *(event for round in range(rounds) for event in _round(rng, round, gains, away, refused))]
+    lines += _scores(rounds, TASKS, gains)
     _samples(path / "samples", rng)
-    if finished:
-        (path / "result.json").write_text(json.dumps(_result(method, rounds, better, seed)))
+    result = _result(config, TASKS, gains, None if method == "local" else 100 * (better - 1))
+    return _written(path, config, lines, result if finished else None)
+
+
+def _written(path, config, lines, result):
+    (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if result:
+        (path / "result.json").write_text(json.dumps(result))
     return RunFiles.open(path)
 
 
@@ -60,12 +65,20 @@ def score(task, better):
     return 2.0 / better if task == "depth" else 40.0 * better
 
 
-def _scores(round, better):
-    return [
-        {"event": "metric", "round": round, "client": c, "task": t, "metric": METRIC[t], "value": score(t, better)}
-        for c, tasks in TASKS.items()
-        for t in tasks
-    ]
+def _scores(round, clients, gains):
+    for client in clients:
+        for task in clients[client]:
+            about = {"round": round, "client": client, "task": task, "metric": METRIC[task]}
+            yield {"event": "metric", **about, "value": score(task, gains[client])}
+
+
+def _work(round, clients, losses):
+    """What clients log in a round that they train in: their losses, time and bytes."""
+    for client, tasks in clients.items():
+        about = {"round": round, "client": client}
+        for task in tasks:
+            yield {"event": "loss", **about, "task": task, "metric": "loss", "value": losses[client]}
+        yield {"event": "client", **about, "seconds": 0.5, "bytes_up": 400, "bytes_down": 400}
 
 
 def _profiles():
@@ -76,14 +89,10 @@ def _profiles():
         yield {"event": "profile", **about, "samples": 8, "parameters": parameters, "decoders": decoders}
 
 
-def _round(rng, round, better, away, refused):
-    clients = [client for client in TASKS if not (round == 1 and client in away)]
-    for client in clients:
-        for task in TASKS[client]:
-            about = {"round": round, "client": client, "task": task}
-            yield {"event": "loss", **about, "metric": "loss", "value": 1 / (round + 1)}
-        yield {"event": "client", "round": round, "client": client, "seconds": 0.5, "bytes_up": 400, "bytes_down": 400}
-    yield from _scores(round, better)
+def _round(rng, round, gains, away, refused):
+    clients = {client: tasks for client, tasks in TASKS.items() if not (round == 1 and client in away)}
+    yield from _work(round, clients, dict.fromkeys(clients, 1 / (round + 1)))
+    yield from _scores(round, TASKS, gains)
     decoders = sorted(f"{client}/{task}" for client in clients for task in TASKS[client])
     encoder = _shares(rng, len(clients))
     yield _aggregation(rng, round, "encoder", sorted(clients), encoder, votes=rng.integers(0, 3, (2, *encoder.shape)))
@@ -118,15 +127,15 @@ def _samples(folder, rng):
         np.savez(folder / f"{client}.npz", **arrays)
 
 
-def _result(method, rounds, better, seed):
-    def scores(factor):
-        return {c: {t: {METRIC[t]: score(t, factor)} for t in tasks} for c, tasks in TASKS.items()}
+def _result(config, clients, gains, delta_m):
+    def scores(gains):
+        return {c: {t: {METRIC[t]: score(t, gains[c])} for t in tasks} for c, tasks in clients.items()}
 
-    alone = None if method == "local" else scores(1.0)
-    gain = None if method == "local" else 100 * (better - 1)
+    method = config["method"]["name"]
+    alone = None if method == "local" else scores(dict.fromkeys(clients, 1.0))
     cost = {"seconds": 4.5, "bytes": {"up": 3600, "down": 3600}, "versions": {"fedhca2": "0"}, "device": "a CPU"}
-    about = {"name": "made", "method": method, "rounds": rounds, "seed": seed}
-    return {**about, "clients": scores(better), "baseline": alone, "delta_m": gain, "delta_m_by_client": gain, **cost}
+    about = {**{key: config[key] for key in ("name", "rounds", "seed")}, "method": method, "clients": scores(gains)}
+    return {**about, "baseline": alone, "delta_m": delta_m, "delta_m_by_client": delta_m, **cost}
 
 
 def crowded_run(path, count=1000, rounds=3):
@@ -134,37 +143,17 @@ def crowded_run(path, count=1000, rounds=3):
     path.mkdir(parents=True, exist_ok=True)
     parts = {"encoder": {"kind": "mean"}, "decoder": None, "head": None}
     config = {"name": "crowd", "seed": 0, "rounds": rounds, "method": {"name": "fedhca2", **parts}}
-    (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     rng = np.random.default_rng(0)
     tasks = {f"site-{i:04}": list(TASKS.values())[i % 3] for i in range(count)}
     gains = {client: rng.normal(1.05, 0.05) for client in tasks}
     lines = [profile | {"client": client} for client, profile in zip(tasks, list(_profiles()) * count, strict=False)]
     for round in range(rounds):
-        there = [client for i, client in enumerate(tasks) if round < rounds - 1 or i % 10]
-        for client in there:
-            about = {"round": round, "client": client}
-            lines += [
-                {"event": "metric", **about, "task": t, "metric": METRIC[t], "value": score(t, gains[client])}
-                for t in tasks[client]
-            ]
-            lines += [
-                {"event": "loss", **about, "task": t, "metric": "loss", "value": 1 / (round + gains[client])}
-                for t in tasks[client]
-            ]
-            lines.append({"event": "client", **about, "seconds": 0.5, "bytes_up": 400, "bytes_down": 400})
+        there = {client: own for i, (client, own) in enumerate(tasks.items()) if round < rounds - 1 or i % 10}
+        lines += [*_scores(round, there, gains), *_work(round, there, {c: 1 / (round + gains[c]) for c in there})]
         lines.append({"event": "weights", "round": round, "weights": {f"{c}/encoder": [0.1 * gains[c]] for c in there}})
         lines.append({"event": "round", "round": round, "seconds": 60.0, "refused": {}})
     rows = rng.standard_normal((count, 5))
     about = {"event": "aggregation", "round": 0, "part": "encoder", "members": sorted(tasks), "measure": "rows"}
-    products = (rows @ rows.T).round(3).tolist()
-    lines.append(
-        {**about, "products": products, "mixing": [[[1 / count] * count]], "gets": [[0] * count], "votes": None}
-    )
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    scores = [
-        {c: {t: {METRIC[t]: score(t, gain[c])} for t in held} for c, held in tasks.items()}
-        for gain in (gains, dict.fromkeys(tasks, 1.0))
-    ]
-    result = _result("fedhca2", rounds, 1.05, 0) | {"clients": scores[0], "baseline": scores[1]}
-    (path / "result.json").write_text(json.dumps(result))
-    return RunFiles.open(path)
+    mixed = {"mixing": [[[1 / count] * count]], "gets": [[0] * count], "votes": None}
+    lines.append({**about, "products": (rows @ rows.T).round(3).tolist(), **mixed})
+    return _written(path, config, lines, _result(config, tasks, gains, 100 * (1.05 - 1)))

@@ -24,9 +24,8 @@ from fedhca2.live import hand_over
 from fedhca2.methods import Method
 from fedhca2.records import Records, html_table
 from fedhca2.reports.comparison import Comparison
-from fedhca2.reports.console import ParallelConsole
+from fedhca2.reports.console import ParallelConsole, watch_here
 from fedhca2.reports.layouts import write_comparison
-from fedhca2.reports.notebook import watch_here
 from fedhca2.reports.page.tables import result_table
 from fedhca2.run_folder.baseline import check_same, read_baseline
 from fedhca2.run_folder.folder import PAGE, comparison_folder, default_folder

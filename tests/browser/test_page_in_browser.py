@@ -9,29 +9,35 @@ from browser.chromium import wait_until_drawn
 
 pytestmark = pytest.mark.slow
 
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text("utf-8")
 ARTEFACTS = Path(os.environ.get("FEDHCA2_SCREENSHOTS", "build/screenshots"))
+
+
+def show(page, name):
+    """Open a tab, and wait until its figures are drawn."""
+    page.get_by_role("tab", name=name).click()
+    wait_until_drawn(page)
+
+
+def every_tab(page):
+    """Open one tab after the other."""
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        wait_until_drawn(page)
+        yield tab
 
 
 @pytest.mark.parametrize("name", ["single", "several"])
 def test_every_figure_of_every_tab_is_drawn(opened, name):
     page = opened(name)
-    for tab in page.get_by_role("tab").all():
-        tab.click()
-        wait_until_drawn(page)
+    assert len(list(every_tab(page))) == page.get_by_role("tab").count()
     assert page.locator("[data-figure]").count() == page.locator("[data-drawn]").count() > 5
 
 
 def test_a_tab_shows_its_section_alone(opened):
     page = opened("single")
-    page.get_by_role("tab", name="Cost").click()
+    show(page, "Cost")
     assert page.locator("section:visible").evaluate_all("all => all.map((one) => one.id)") == ["cost"]
-
-
-def test_arrow_keys_move_between_tabs(opened):
-    page = opened("single")
-    page.get_by_role("tab", name="Results").focus()
-    page.keyboard.press("ArrowRight")
-    assert page.get_by_role("tab", name="Training").get_attribute("aria-selected") == "true"
 
 
 def test_an_address_opens_its_tab_at_the_top(opened, pages):
@@ -45,7 +51,7 @@ def test_an_address_opens_its_tab_at_the_top(opened, pages):
 
 def test_a_slider_changes_its_figure(opened):
     page = opened("single")
-    page.get_by_role("tab", name="Update similarity").click()
+    show(page, "Update similarity")
     read = "document.querySelector('[data-figure=cosine-encoder]').data[0].z[0][1]"
     last = page.evaluate(read)
     page.locator("[data-moves=cosine-encoder]").focus()
@@ -56,8 +62,7 @@ def test_a_slider_changes_its_figure(opened):
 
 def test_a_phone_never_scrolls_sideways(opened):
     page = opened("single", width=390)
-    for tab in page.get_by_role("tab").all():
-        tab.click()
+    for tab in every_tab(page):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), tab.inner_text()
 
 
@@ -72,8 +77,7 @@ def test_paper_shows_every_section_and_figure(opened):
 @pytest.mark.parametrize("width", [1400, 390])
 def test_a_screenshot_is_kept(opened, width):
     page = opened("single", width)
-    page.get_by_role("tab", name="Update similarity").click()
-    wait_until_drawn(page)
+    show(page, "Update similarity")
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
     target = ARTEFACTS / f"report-{width}.png"
     page.screenshot(path=target, full_page=True)
@@ -82,8 +86,7 @@ def test_a_screenshot_is_kept(opened, width):
 
 def test_who_was_left_out_can_be_seen_and_read(opened):
     page = opened("single")
-    page.get_by_role("tab", name="Participation").click()
-    wait_until_drawn(page)
+    show(page, "Participation")
     assert page.locator("[data-figure=attendance] .heatmaplayer .hm").count() == 1
     assert page.locator("#participation tbody tr").all_inner_texts() == [
         "home\t2\tno reply in time",
@@ -91,47 +94,12 @@ def test_who_was_left_out_can_be_seen_and_read(opened):
     ]
 
 
-CONTRAST = """
-() => {
-  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const rgba = (colour) => {
-    canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = colour;
-    canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const light = (rgb) => {
-    const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    const [r, g, b] = rgb.slice(0, 3).map((v) => linear(v / 255));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = (one) => {
-    for (; one; one = one.parentElement) {
-      const found = rgba(getComputedStyle(one).backgroundColor);
-      if (found[3] > 250) return found;
-    }
-    return [255, 255, 255, 255];
-  };
-  const texts = [...document.querySelectorAll("body *")].filter((one) =>
-    [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()) && one.getClientRects().length
-    && !one.closest(".heatmaplayer, script, .skip, svg[role=img]"));
-  return texts.map((one) => {
-    const style = getComputedStyle(one);
-    const ink = light(rgba(one.closest("svg") ? style.fill : style.color)), paper = light(behind(one));
-    const [low, high] = [ink, paper].sort((a, b) => a - b);
-    return [(high + 0.05) / (low + 0.05), one.textContent.trim().slice(0, 40)];
-  });
-}
-"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_can_be_read_in_both_themes(opened, scheme):
     page = opened("single")
     page.emulate_media(color_scheme=scheme)
     for name in ("Results", "Training", "Predictions"):
-        page.get_by_role("tab", name=name).click()
-        wait_until_drawn(page)
+        show(page, name)
         found = page.evaluate(CONTRAST)
         assert len(found) > 20
         assert [one for one in found if one[0] < 4.5] == []
@@ -140,10 +108,9 @@ def test_every_text_can_be_read_in_both_themes(opened, scheme):
 def test_the_switch_changes_page_and_figures(opened):
     page = opened("single")
     page.emulate_media(color_scheme="light")
-    page.get_by_role("tab", name="Training").click()
-    looks = (
-        "[getComputedStyle(document.body).backgroundColor, document.querySelector('#training .xtick text').style.fill]"
-    )
+    show(page, "Training")
+    looks = """[getComputedStyle(document.body).backgroundColor,
+        document.querySelector("#training .xtick text").style.fill]"""
     before = page.evaluate(looks)
     page.get_by_role("button", name="Dark mode").click()
     after = page.evaluate(looks)
@@ -155,8 +122,7 @@ def test_the_switch_changes_page_and_figures(opened):
 def test_the_chosen_tab_is_not_under_the_cue_that_tabs_go_on(opened):
     page = opened("single", 390)
     ends = []
-    for tab in page.get_by_role("tab").all():
-        tab.click()
+    for tab in every_tab(page):
         right, cue = tab.evaluate("""tab => {
             const list = tab.parentElement, style = getComputedStyle(list, "::after");
             const cue = style.content.includes("›") ? parseFloat(style.width) : 0;
@@ -170,7 +136,7 @@ def test_the_chosen_tab_is_not_under_the_cue_that_tabs_go_on(opened):
 @pytest.mark.parametrize("width", [1400, 390])
 def test_delta_m_is_never_cut_off(opened, width):
     page = opened("several", width)
-    page.get_by_role("tab", name="Results").click()
+    show(page, "Results")
     cells = page.locator("#results table").first.locator("td:nth-child(2)")
     seen = cells.evaluate_all("""all => all.map((cell) => cell.getBoundingClientRect())
         .map((at) => at.left > 0 && at.right <= innerWidth)""")
@@ -180,8 +146,7 @@ def test_delta_m_is_never_cut_off(opened, width):
 def test_what_goes_on_to_the_right_says_so_on_a_phone(opened):
     page = opened("single", 390)
     told = []
-    for tab in page.get_by_role("tab").all():
-        tab.click()
+    for _ in every_tab(page):
         told += page.evaluate("""[...document.querySelectorAll("section.shown .scroll")].map((box) => [
             box.scrollWidth > box.clientWidth + 4,
             getComputedStyle(box, "::before").content.includes("→") && getComputedStyle(box).maskImage !== "none"])""")
@@ -192,13 +157,8 @@ def test_what_goes_on_to_the_right_says_so_on_a_phone(opened):
 def test_a_client_has_the_colour_of_its_name_in_every_figure(opened):
     page = opened("single")
     found = set()
-    for tab in page.get_by_role("tab").all():
-        tab.click()
-        wait_until_drawn(page)
-        found |= set(
-            map(
-                tuple,
-                page.evaluate("""[...document.querySelectorAll("section.shown")].flatMap((one) => {
+    for _ in every_tab(page):
+        pairs = page.evaluate("""[...document.querySelectorAll("section.shown")].flatMap((one) => {
             const named = [...one.querySelectorAll(".legend button")].map((button) => [button.dataset.label,
                 getComputedStyle(button.querySelector(".swatch")).backgroundColor]);
             const drawn = [...one.querySelectorAll("[data-figure]")].flatMap((box) => box._fullData)
@@ -211,15 +171,14 @@ def test_a_client_has_the_colour_of_its_name_in_every_figure(opened):
                 probe.remove();
                 return [label, resolved];
             })];
-        })"""),
-            )
-        )
+        })""")
+        found |= set(map(tuple, pairs))
     assert sorted(label for label, _ in found) == ["home", "road", "shop"]
 
 
 def test_rows_sort_on_click_and_by_keyboard(opened):
     page = opened("single")
-    page.get_by_role("tab", name="Results").click()
+    show(page, "Results")
     read = "[...document.querySelectorAll('#results tbody tr')].map((row) => row.cells[0].textContent)"
     button = page.locator("#results .sort", has_text="gain")
     button.click()
@@ -232,7 +191,7 @@ def test_rows_sort_on_click_and_by_keyboard(opened):
 
 def test_two_sliders_choose_a_tensor_and_a_round(opened):
     page = opened("single")
-    page.get_by_role("tab", name="Attention").click()
+    show(page, "Attention")
     read = "document.querySelector('[data-figure=attention]').data[0].z[0][1]"
     seen = {page.evaluate(read)}
     for slider in page.locator("[data-moves=attention]").all():
@@ -246,21 +205,18 @@ def test_two_sliders_choose_a_tensor_and_a_round(opened):
 def test_the_keyboard_reaches_everything(opened):
     page = opened("single")
     page.get_by_role("tab", name="Predictions").focus()
-    page.keyboard.press("Home")
-    assert page.evaluate("document.activeElement.textContent") == "Results"
-    page.keyboard.press("End")
-    assert page.evaluate("document.activeElement.textContent") == "Settings"
-    unreachable = "button, input, summary, [role=group]"
-    assert (
-        page.evaluate(f"""[...document.querySelectorAll("{unreachable}")].filter((one) => one.tabIndex < 0
-        && one.role !== "tab").length""")
-        == 0
-    )
+    for key, tab in (("Home", "Results"), ("ArrowRight", "Training"), ("End", "Settings")):
+        page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.textContent") == tab
+        assert page.get_by_role("tab", name=tab).get_attribute("aria-selected") == "true"
+    unreachable = page.evaluate("""[...document.querySelectorAll("button, input, summary, [role=group]")]
+        .filter((one) => one.tabIndex < 0 && one.role !== "tab").length""")
+    assert unreachable == 0
 
 
 def test_pictures_open_large_and_close_with_escape(opened):
     page = opened("single")
-    page.get_by_role("tab", name="Predictions").click()
+    show(page, "Predictions")
     page.locator(".picture").first.focus()
     page.keyboard.press("Enter")
     captions = page.locator("dialog figcaption").all_inner_texts()
@@ -283,10 +239,9 @@ def test_everything_has_a_name_for_those_who_cannot_see(opened):
 def test_a_hostile_name_is_only_a_name(opened, hostile_name, width):
     page = opened("hostile", width)
     assert hostile_name in page.locator("#results tbody").first.inner_text()
-    page.get_by_role("tab", name="Update similarity").click()
-    wait_until_drawn(page)
+    show(page, "Update similarity")
     assert hostile_name in page.locator("#update-similarity .ytick text").all_text_contents()
-    page.get_by_role("tab", name="Training").click()
+    show(page, "Training")
     page.locator("#training [data-label]", has_text="onerror").click()
     assert "hurt" not in page.title()
     assert page.locator("img[src=x]").count() == 0
@@ -309,7 +264,7 @@ def test_a_thousand_clients_fit_on_a_page_that_opens_quickly(browser, pages):
 
 def test_names_of_colours_stay_in_sight_below_the_tabs(opened):
     page = opened("single")
-    page.get_by_role("tab", name="Training").click()
+    show(page, "Training")
     page.evaluate("scrollTo(0, 500)")
     legend, header = (page.locator(one).bounding_box() for one in ("#training .legend", "header"))
     page.evaluate("scrollTo(0, 0)")
@@ -321,7 +276,7 @@ def test_the_back_button_and_the_address_change_tabs(opened, pages):
     shown = page.locator("section.shown")
     page.goto(pages["single"].as_uri())
     for name in ("Training", "Cost"):
-        page.get_by_role("tab", name=name).click()
+        show(page, name)
     page.go_back()
     assert shown.get_attribute("id") == "training"
     page.evaluate("location.hash = '#update-similarity'")
@@ -332,27 +287,15 @@ def test_the_back_button_and_the_address_change_tabs(opened, pages):
 
 def test_a_tab_has_its_name_in_the_address(opened):
     for page in (opened("single"), opened("several")):
-        names = page.get_by_role("tab").evaluate_all(
-            "all => all.map((one) => [one.textContent, one.getAttribute('aria-controls')])"
-        )
+        read = "all => all.map((one) => [one.textContent, one.getAttribute('aria-controls')])"
+        names = page.get_by_role("tab").evaluate_all(read)
         assert [slug for _, slug in names] == [name.lower().replace(" ", "-") for name, _ in names]
-
-
-def test_tabs_on_a_phone_say_that_they_go_on(opened):
-    page = opened("single", 390)
-    read = "getComputedStyle(document.querySelector('[role=tablist]'), '::after').content"
-    page.get_by_role("tab", name="Results").click()
-    assert "›" in page.evaluate(read)
-    page.get_by_role("tab", name="Settings").click()
-    page.wait_for_function(f"!{read}.includes('›')")
 
 
 @pytest.mark.parametrize("name", ["single", "several"])
 def test_no_number_or_title_of_a_figure_is_cut_off_on_a_phone(opened, name):
     page, seen = opened(name, 390), []
-    for tab in page.get_by_role("tab").all():
-        tab.click()
-        wait_until_drawn(page)
+    for _ in every_tab(page):
         seen += page.evaluate("""[...document.querySelectorAll("section.shown [data-figure]")].flatMap((box) => {
             const whole = box.getBoundingClientRect();
             return [...box.querySelectorAll(".bartext, .xtitle")].map((one) => [one.getBoundingClientRect(), one])
@@ -364,7 +307,7 @@ def test_no_number_or_title_of_a_figure_is_cut_off_on_a_phone(opened, name):
 
 def test_ranks_are_drawn_on_the_paper_of_the_theme(opened):
     page = opened("several")
-    page.get_by_role("tab", name="Results").click()
+    show(page, "Results")
     page.emulate_media(color_scheme="dark")
     page.evaluate("""document.querySelector("#results .blocks").insertAdjacentHTML("beforeend",
         '<svg role="img" fill="#222"><rect fill="#fff"/><text>1</text></svg>')""")

@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from inspect import unwrap
 from pathlib import Path
@@ -17,11 +17,13 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from click import Context, HelpFormatter, get_current_context
 from rich.console import Console
+from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import ArgumentInfo
 
 from fedhca2.configs import built_in_names, method_names, setting_keys
 from fedhca2.errors import UserError
+from fedhca2.federation.stopping import Interrupted
 from fedhca2.run_folder.folder import CONFIG, MODELS
 from fedhca2.version import __version__
 
@@ -105,7 +107,7 @@ def command(
 def clear_errors() -> Iterator[None]:
     """Report input errors as a line or two on standard error, with exit code 2 and no traceback.
 
-    Ctrl-C is also one line, unless something else handles it.
+    Ctrl-C is also one line, and a run that stopped on request says how to resume it; both exit with the signal's code.
     """
     try:
         yield
@@ -118,6 +120,9 @@ def clear_errors() -> Iterator[None]:
         where = f"{error.filename}: " if error.filename else ""
         typer.echo(f"error: {where}{error.strerror or error}", err=True)
         raise typer.Exit(2) from None
+    except Interrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(128 + stopped.signal) from None
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
@@ -149,27 +154,11 @@ def print_anywhere() -> None:
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
-    known: dict[str, str | int | None] = {
-        "α": "alpha",
-        "β": "beta",
-        "γ": "gamma",
-        "δ": "delta",
-        "ε": "epsilon",
-        "Δ": "D",
-        "²": "2",
-        "°": "deg",
-        "↑": "^",
-        "↓": "v",
-        "→": "->",
-        "±": "+-",
-        "×": "x",
-        "−": "-",
-        "–": "-",
-        "—": "-",
-        "…": "...",
-    }
-    plain = error.object[error.start : error.end].translate(str.maketrans(known))
-    return plain.encode("ascii", "replace").decode(), error.end
+    text = error.object[error.start : error.end].translate(str.maketrans("Δ²↑↓×−–—", "D2^vx---"))
+    greek = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon"}
+    for letter, plain in {**greek, "°": "deg", "→": "->", "±": "+-", "…": "..."}.items():
+        text = text.replace(letter, plain)
+    return text.encode("ascii", "replace").decode(), error.end
 
 
 def open_console(**options: Any) -> Console:
@@ -195,9 +184,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """Federated multi-task learning for sites with different tasks."""
 
@@ -254,18 +241,18 @@ def _entries(incomplete: str) -> list[Path]:
     return [path for path in found if path.name.startswith(start) and not path.name.startswith(".")]
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON to stdout; messages go to stderr.")]
+OutOption, UnsetOption = partial(Option, "--out", "-o"), partial(Option, show_default="none")
+Json = Annotated[bool, Option("--json", help="Print machine-readable JSON to stdout; messages go to stderr.")]
 AllowCode = Annotated[
     list[str] | None,
-    typer.Option(
+    UnsetOption(
         metavar="FILE_OR_MODULE",
         help="Trust code that the run's folder names and that has not run on this machine; repeatable.",
-        show_default="none",
     ),
 ]
 ExperimentName = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="EXPERIMENT",
         help="Path of a YAML file, or a built-in experiment (see `fedhca2 experiments`).",
         autocompletion=complete_experiments,
@@ -273,12 +260,11 @@ ExperimentName = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
+    UnsetOption(
         "--set",
         metavar="KEY=VALUE",
         help="Override a setting; repeatable. Example: `--set rounds=5`.",
-        show_default="none",
         autocompletion=complete_settings,
     ),
 ]
-RunOut = Annotated[Path | None, typer.Option("--out", "-o", help="Run folder.", show_default="runs/NAME-DATE")]
+RunOut = Annotated[Path | None, OutOption(help="Run folder.", show_default="runs/NAME-DATE")]

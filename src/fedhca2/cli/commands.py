@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
 from fedhca2.cli.app import (
@@ -11,8 +12,10 @@ from fedhca2.cli.app import (
     Described,
     ExperimentName,
     Json,
+    OutOption,
     Overrides,
     RunOut,
+    UnsetOption,
     app,
     command,
     complete_clients,
@@ -21,28 +24,27 @@ from fedhca2.cli.app import (
     complete_trackers,
 )
 
-FinishedRun = Annotated[Path, typer.Argument(help="Folder of a finished run.", autocompletion=complete_runs)]
+RunsFolder = Annotated[Path, Argument(help="Folder that contains the runs, at any depth.")]
+FinishedRun = Annotated[Path, Argument(help="Folder of a finished run.", autocompletion=complete_runs)]
 Track = Annotated[
     list[str] | None,
-    typer.Option(
+    UnsetOption(
         metavar="NAME=TARGET",
         help="Log metrics to a tracker; repeatable: tensorboard=DIR, mlflow=DIR or URL, wandb=PROJECT, "
         "FILE.py:CLASS=TARGET.",
-        show_default="none",
         autocompletion=complete_trackers,
     ),
 ]
 Jobs = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="N|auto",
         help="Parallel runs, each with its share of the cores; auto: one per GPU, or per core without a GPU.",
     ),
 ]
-Mps = Annotated[bool, typer.Option("--mps", help="Let parallel runs share a GPU with NVIDIA's MPS, if installed.")]
+Mps = Annotated[bool, Option("--mps", help="Let parallel runs share a GPU with NVIDIA's MPS, if installed.")]
 Trivial = Annotated[
-    bool,
-    typer.Option("--trivial", help="Also list the score of a constant answer: the largest class, or the mean."),
+    bool, Option("--trivial", help="Also list the score of a constant answer: the largest class, or the mean.")
 ]
 
 
@@ -53,25 +55,15 @@ def run(
     out: RunOut = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of a finished run of `local` to compare with.",
-            show_default="none",
-            autocompletion=complete_runs,
-        ),
+        UnsetOption(help="Folder of a finished run of `local` to compare with.", autocompletion=complete_runs),
     ] = None,
     engine: Annotated[
         Literal["in-process", "flower-local", "flower-ray"],
-        typer.Option(
-            help="How to run the clients: in this process, one Flower process each, or Flower's Ray simulation."
-        ),
+        Option(help="How to run the clients: in this process, one Flower process each, or Flower's Ray simulation."),
     ] = "in-process",
     track: Track = None,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Validate only: print the resolved settings, clients, traffic and memory.",
-        ),
+        bool, Option("--dry-run", help="Validate only: print the resolved settings, clients, traffic and memory.")
     ] = False,
     allow_code: AllowCode = None,
     trivial: Trivial = False,
@@ -85,7 +77,7 @@ def run(
 
 @command(app, "run", panel="Run")
 def resume(
-    run: Annotated[Path, typer.Argument(help="Folder of the run.", autocompletion=complete_runs)],
+    run: Annotated[Path, Argument(help="Folder of the run.", autocompletion=complete_runs)],
     overrides: Overrides = None,
     track: Track = None,
     allow_code: AllowCode = None,
@@ -97,10 +89,9 @@ def resume(
 @command(app, "run", panel="Run")
 def watch(
     run: Annotated[
-        Path,
-        typer.Argument(help="Folder of a run or comparison, finished or not.", autocompletion=complete_runs),
+        Path, Argument(help="Folder of a run or comparison, finished or not.", autocompletion=complete_runs)
     ],
-    once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
+    once: Annotated[bool, Option("--once", help="Show the current state and exit.")] = False,
     track: Track = None,
     allow_code: AllowCode = None,
     as_json: Json = False,
@@ -109,18 +100,14 @@ def watch(
 
 
 @command(app, "run", panel="Run")
-def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder that contains the runs, at any depth.")] = Path("runs"),
-    allow_code: AllowCode = None,
-    as_json: Json = False,
-) -> None:
+def runs(folder: RunsFolder = Path("runs"), allow_code: AllowCode = None, as_json: Json = False) -> None:
     """List runs with their method, progress, Δm and state."""
 
 
 @command(app, "data", panel="Run")
 def new(
-    folder: Annotated[Path, typer.Argument(help="New folder to write to.")],
-    table: Annotated[bool, typer.Option("--table", help="Use rows of measurements instead of images.")] = False,
+    folder: Annotated[Path, Argument(help="New folder to write to.")],
+    table: Annotated[bool, Option("--table", help="Use rows of measurements instead of images.")] = False,
 ) -> None:
     """Create a small project to start from: data, experiment and README."""
 
@@ -130,17 +117,15 @@ def compare(
     config: ExperimentName = "demo",
     methods: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Comma-separated methods, or `all`. Each runs with its default settings, or with those under "
             "`methods` in the experiment.",
             show_default="fedavg,fedhca2",
             autocompletion=complete_methods,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds per method, counted up from the experiment's seed.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for all runs.", show_default="runs/compare-NAME")
-    ] = None,
+    seeds: Annotated[int, Option(min=1, help="Seeds per method, counted up from the experiment's seed.")] = 1,
+    out: Annotated[Path | None, OutOption(help="Folder for all runs.", show_default="runs/compare-NAME")] = None,
     jobs: Jobs = "1",
     mps: Mps = False,
     overrides: Overrides = None,
@@ -158,7 +143,7 @@ def sweep(
     config: ExperimentName,
     over: Annotated[
         list[str],
-        typer.Option(
+        Option(
             metavar="KEY=V1,V2,…",
             help="Setting to vary, and its values: method.c=0.2,0.4,0.6. copies=1,2,4 varies the clients per group. "
             "Repeatable: all combinations are run.",
@@ -166,24 +151,21 @@ def sweep(
     ],
     methods: Annotated[
         list[str] | None,
-        typer.Option(
+        UnsetOption(
             help="Comma-separated further methods, each a curve; a method without the setting is a horizontal line.",
-            show_default="none",
             autocompletion=complete_methods,
         ),
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="TASK",
             help="Task whose score to plot, such as semseg, or with its data set pascal:semseg.",
             show_default="Δm",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds per value.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for all runs.", show_default="runs/sweep-NAME-KEY")
-    ] = None,
+    seeds: Annotated[int, Option(min=1, help="Seeds per value.")] = 1,
+    out: Annotated[Path | None, OutOption(help="Folder for all runs.", show_default="runs/sweep-NAME-KEY")] = None,
     jobs: Jobs = "1",
     mps: Mps = False,
     overrides: Overrides = None,
@@ -199,13 +181,10 @@ def sweep(
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            help="Folder of a run or of a comparison; several to compare runs.", autocompletion=complete_runs
-        ),
+        Argument(help="Folder of a run or of a comparison; several to compare runs.", autocompletion=complete_runs),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="HTML file to write.", show_default="report.html in the first folder"),
+        Path | None, OutOption(help="HTML file to write.", show_default="report.html in the first folder")
     ] = None,
     allow_code: AllowCode = None,
 ) -> None:
@@ -214,10 +193,10 @@ def report(
 
 @command(app, "compare", panel="Compare")
 def leaderboard(
-    folder: Annotated[Path, typer.Argument(help="Folder that contains the runs, at any depth.")] = Path("runs"),
+    folder: RunsFolder = Path("runs"),
     allow_code: AllowCode = None,
     as_json: Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each experiment and method.")] = False,
+    as_csv: Annotated[bool, Option("--csv", help="Print CSV, a row for each experiment and method.")] = False,
 ) -> None:
     """Rank the methods of every experiment by Δm over seeds, with the worst client, time and bytes."""
 
@@ -227,15 +206,13 @@ def evaluate(
     run: FinishedRun,
     split: Annotated[
         Literal["train", "val", "test"] | None,
-        typer.Option(
-            help="Images to score: validation, test or training images.", show_default="those of the run's result"
-        ),
+        Option(help="Images to score: validation, test or training images.", show_default="those of the run's result"),
     ] = None,
     thresholds: Annotated[
-        int, typer.Option(min=1, max=254, help="Number of thresholds for edge scores; the papers use 99.")
+        int, Option(min=1, max=254, help="Number of thresholds for edge scores; the papers use 99.")
     ] = 99,
     client: Annotated[
-        str | None, typer.Option(help="Client to evaluate.", show_default="all", autocompletion=complete_clients)
+        str | None, Option(help="Client to evaluate.", show_default="all", autocompletion=complete_clients)
     ] = None,
     allow_code: AllowCode = None,
     trivial: Trivial = False,
@@ -252,12 +229,12 @@ def evaluate(
 @command(app, "run", panel="Use")
 def predict(
     run: FinishedRun,
-    images: Annotated[list[Path], typer.Argument(help="Image files of any size, or folders of them at any depth.")],
-    client: Annotated[str, typer.Option(help="Client whose model to use.", autocompletion=complete_clients)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path("predictions"),
-    raw: Annotated[bool, typer.Option("--raw", help="Also write the predictions as .npy arrays.")] = False,
+    images: Annotated[list[Path], Argument(help="Image files of any size, or folders of them at any depth.")],
+    client: Annotated[str, Option(help="Client whose model to use.", autocompletion=complete_clients)],
+    out: Annotated[Path, OutOption(help="Folder to write to.")] = Path("predictions"),
+    raw: Annotated[bool, Option("--raw", help="Also write the predictions as .npy arrays.")] = False,
     as_json: Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each image and task.")] = False,
+    as_csv: Annotated[bool, Option("--csv", help="Print CSV, a row for each image and task.")] = False,
     allow_code: AllowCode = None,
 ) -> None:
     """Apply a client's model to images: print the answers and save the predictions as pictures.
@@ -269,13 +246,10 @@ def predict(
 @command(app, "run", panel="Use")
 def picture(
     run: FinishedRun,
-    client: Annotated[str, typer.Option(help="Client whose sample to draw.", autocompletion=complete_clients)],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="PNG file to write.", show_default="CLIENT-SAMPLE.png"),
-    ] = None,
-    sample: Annotated[int, typer.Option(help="Number of the sample, from 0.")] = 0,
-    tile: Annotated[int, typer.Option(help="Tile width in pixels.", min=16)] = 192,
+    client: Annotated[str, Option(help="Client whose sample to draw.", autocompletion=complete_clients)],
+    out: Annotated[Path | None, OutOption(help="PNG file to write.", show_default="CLIENT-SAMPLE.png")] = None,
+    sample: Annotated[int, Option(help="Number of the sample, from 0.")] = 0,
+    tile: Annotated[int, Option(help="Tile width in pixels.", min=16)] = 192,
     allow_code: AllowCode = None,
 ) -> None:
     """Draw a sample: input, label, and predictions before and after training."""
@@ -284,12 +258,12 @@ def picture(
 @command(app, "run", panel="Use")
 def export(
     run: FinishedRun,
-    client: Annotated[str, typer.Option(help="Client whose model to export.", autocompletion=complete_clients)],
-    format: Annotated[Literal["safetensors", "onnx", "torch-export"], typer.Option(help="File format.")] = "onnx",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path("exported"),
+    client: Annotated[str, Option(help="Client whose model to export.", autocompletion=complete_clients)],
+    format: Annotated[Literal["safetensors", "onnx", "torch-export"], Option(help="File format.")] = "onnx",
+    out: Annotated[Path, OutOption(help="Folder to write to.")] = Path("exported"),
     size: Annotated[
         tuple[int, int] | None,
-        typer.Option(metavar="HEIGHT WIDTH", help="Size of the input in pixels.", show_default="as in training"),
+        Option(metavar="HEIGHT WIDTH", help="Size of the input in pixels.", show_default="as in training"),
     ] = None,
     allow_code: AllowCode = None,
 ) -> None:
@@ -299,7 +273,7 @@ def export(
 @command(app, "show", panel="Inspect")
 def experiments(
     words: Annotated[
-        list[str] | None, typer.Argument(help="List only experiments that mention all these words.", show_default="all")
+        list[str] | None, Argument(help="List only experiments that mention all these words.", show_default="all")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -310,7 +284,7 @@ def experiments(
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="Name of a method, or path/to/file.py:NAME.", show_default="all", autocompletion=complete_methods
         ),
     ] = None,
@@ -320,9 +294,7 @@ def methods(
 
 
 @app.command(cls=Described, rich_help_panel="Inspect")
-def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Shell: bash, zsh or fish.")],
-) -> None:
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Argument(help="Shell: bash, zsh or fish.")]) -> None:
     """Print a shell completion script."""
     script = get_completion_script(prog_name="fedhca2", complete_var="_FEDHCA2_COMPLETE", shell=shell)
     if shell == "bash":  # lets a value follow a key such as `rounds=` without a space

@@ -9,17 +9,10 @@ from typing import Any
 import typer
 
 from fedhca2.cli.app import open_console, print_json
-from fedhca2.cli.run import draw_page, exit_when_interrupted
+from fedhca2.cli.run import draw_page
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.comparison_runs import (
-    ComparisonRun,
-    complete,
-    known_runs,
-    plan_runs,
-    plan_sweep,
-    sweep_rows,
-)
+from fedhca2.federation.comparison_runs import ComparisonRun, complete, known_runs, plan_runs, plan_sweep, sweep_rows
 from fedhca2.methods import METHODS, components_of, settings_of
 from fedhca2.reports.comparison import Comparison, group_names
 from fedhca2.reports.comparison import leaderboard as ranked
@@ -48,13 +41,12 @@ def compare(
 ) -> None:
     """Compare methods on the same data, shards and initial values. Finished runs are not repeated."""
     max_jobs = _parse_jobs(jobs)
-    with exit_when_interrupted():
-        experiment = Experiment.load(config, overrides or [])
-        folder = out or comparison_folder(experiment.name)
-        names = _method_names(methods or ["fedavg,fedhca2"])
-        if not names:
-            raise UserError("--methods", "expected at least one method, or 'all', got none")
-        _carry_out(plan_runs(experiment, names, seeds, folder), folder, max_jobs, mps, as_json, trivial=trivial)
+    experiment = Experiment.load(config, overrides or [])
+    folder = out or comparison_folder(experiment.name)
+    names = _method_names(methods or ["fedavg,fedhca2"])
+    if not names:
+        raise UserError("--methods", "expected at least one method, or 'all', got none")
+    _carry_out(plan_runs(experiment, names, seeds, folder), folder, max_jobs, mps, as_json, trivial=trivial)
 
 
 def sweep(
@@ -71,27 +63,28 @@ def sweep(
 ) -> None:
     """Run an experiment with several values of settings, and draw Δm over them. Finished runs are not repeated."""
     max_jobs = _parse_jobs(jobs)
-    with exit_when_interrupted():
-        values = _swept_values(over)
-        planned, curves = _variants(config, values, _method_names(methods or []), overrides or [])
-        first = next(iter(planned.values()))
-        measure = _measure(metric, first) if metric else None
-        folder = out or sweep_folder(first.name, "-".join(values))
-        key, *others = values
-        row_of = sweep_rows(planned, folder)
-        rows = {
-            method: {value: row_of[name] for value, name in curve.items()}
+    values = _swept_values(over)
+    planned, curves = _variants(config, values, _method_names(methods or []), overrides or [])
+    first = next(iter(planned.values()))
+    measure = _measure(metric, first) if metric else None
+    folder = out or sweep_folder(first.name, "-".join(values))
+    row_of = sweep_rows(planned, folder)
+
+    def draw(runs: Sequence[RunFiles], table: Comparison) -> list[str]:
+        """Write the figure of the values of one setting that have finished; returns its name."""
+        label_of = {run.path.parent: label for label, same in variants(runs).items() for run in same}
+        labels = {
+            method: {value: label_of[row_of[name]] for value, name in curve.items() if row_of[name] in label_of}
             for method, curve in curves.items()
-            if not others
         }
-        _carry_out(
-            plan_sweep(planned, seeds, folder),
-            folder,
-            max_jobs,
-            mps,
-            as_json,
-            lambda runs, table: _draw_sweep(key, rows, measure, runs, table, folder),
-        )
+        drawn = {method: finished for method, finished in labels.items() if finished}
+        if len(values) > 1 or not drawn:
+            return []
+        svg = draw_sweep(next(iter(values)), drawn, table, measure)
+        write_whole(folder / SWEEP_FILE, svg.encode(), ORDINARY)
+        return [SWEEP_FILE]
+
+    _carry_out(plan_sweep(planned, seeds, folder), folder, max_jobs, mps, as_json, draw)
 
 
 def _method_names(methods: Sequence[str]) -> list[str]:
@@ -185,27 +178,6 @@ def _changes(key: str, value: Any, method: str, experiment: Experiment) -> list[
     if key.startswith("method.") and method != experiment.method_name:
         key = f"methods.{method}.{key.removeprefix('method.')}"
     return [f"{key}={json.dumps(value)}"]
-
-
-def _draw_sweep(
-    key: str,
-    rows: Mapping[str, Mapping[str, Path]],
-    measure: tuple[str, str] | None,
-    runs: Sequence[RunFiles],
-    table: Comparison,
-    folder: Path,
-) -> list[str]:
-    """Write the figure of the values of one setting that have finished; returns its name."""
-    label_of = {run.path.parent: label for label, same in variants(runs).items() for run in same}
-    labels = {
-        method: {value: label_of[row] for value, row in held.items() if row in label_of}
-        for method, held in rows.items()
-    }
-    curves = {method: held for method, held in labels.items() if held}
-    if not curves:
-        return []
-    write_whole(folder / SWEEP_FILE, draw_sweep(key, curves, table, measure).encode(), ORDINARY)
-    return [SWEEP_FILE]
 
 
 def _carry_out(

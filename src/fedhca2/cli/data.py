@@ -15,7 +15,7 @@ from fedhca2.cli.app import open_console
 from fedhca2.cli.groups import LayoutName
 from fedhca2.config import suggest
 from fedhca2.configs import built_in_file
-from fedhca2.data import DataConfig, Dataset, Split
+from fedhca2.data import Dataset, Split
 from fedhca2.data.check import ARCHIVES, check_data, contact_sheet, kind_of
 from fedhca2.data.check import check as check_archive
 from fedhca2.data.rendered import write_scenes
@@ -61,7 +61,7 @@ def check(root: Path, layout: LayoutName | None) -> None:
             tasks = experiment.task_set
             reports = [check_data(name, data, progress, tasks) for name, data in experiment.data.items()]
         else:
-            reports = [check_archive(root, _layout(root, layout), progress)]
+            reports = [check_archive(root, layout or kind_of(root), progress)]
     for line in [line for report in reports for line in report.lines()]:
         console.print(line, highlight=False, markup=False)
     good = all(report.ok for report in reports)
@@ -79,15 +79,12 @@ def info(root: Path, layout: LayoutName | None, count: int, split: Split, out: P
     opened, tasks = _open(root, split, layout, name)
     sheets = {each: contact_sheet(samples, count, tasks) for each, samples in opened.items()}
     picture = out or Path(f"{root.stem if _is_experiment(root) else root.resolve().name}.png")
-    pictures = {
-        each: picture.with_stem(f"{picture.stem}-{each}") if opened.keys() - {each} else picture for each in opened
-    }
-    for each, sheet in sheets.items():
-        save_picture(sheet, pictures[each])
     for each, samples in opened.items():
+        path = picture.with_stem(f"{picture.stem}-{each}") if len(opened) > 1 else picture
+        save_picture(sheets[each], path)
         labels = ", ".join(samples.labels)
         console.print(f"{each}: {counted(len(samples), 'image')} in {split}, with labels for {labels}", highlight=False)
-        console.print(f"picture: {pictures[each]}", highlight=False)
+        console.print(f"picture: {path}", highlight=False)
 
 
 def _open(
@@ -95,9 +92,12 @@ def _open(
 ) -> tuple[Mapping[str, Dataset], TaskSet]:
     """A split of the data sets to paint, by name, and the tasks that they may have labels for."""
     if not _is_experiment(root):
-        return {root.resolve().name: ARCHIVES[_layout(root, layout)](root, split)}, TASKS
+        return {root.resolve().name: ARCHIVES[layout or kind_of(root)](root, split)}, TASKS
     experiment = Experiment.load(root)
-    chosen = {each: data for each, data in _choose(experiment.data, name).items() if not data.are_arrays}
+    if name is not None and name not in experiment.data:
+        raise UserError("--name", f"expected one of the data sets, got {name!r}. {suggest(name, experiment.data)}")
+    named = {each: data for each, data in experiment.data.items() if name in (None, each)}
+    chosen = {each: data for each, data in named.items() if not data.are_arrays}
     if not chosen:
         raise UserError(root, "expected images to paint, got arrays; `data check` reads them")
     return {each: data.open(split, experiment.task_set) for each, data in chosen.items()}, experiment.task_set
@@ -107,24 +107,11 @@ def _is_experiment(root: Path) -> bool:
     return root.suffix in (".yaml", ".yml") or (not root.exists() and built_in_file(str(root)) is not None)
 
 
-def _choose(data: Mapping[str, DataConfig], name: str | None) -> Mapping[str, DataConfig]:
-    """The data set of this name, or without a name all of them."""
-    if name is None:
-        return data
-    if name not in data:
-        raise UserError("--name", f"expected one of the data sets, got {name!r}. {suggest(name, data)}")
-    return {name: data[name]}
-
-
 def _height_and_width(size: str) -> tuple[int, int]:
     numbers = size.lower().replace("×", "x").split("x")
     if len(numbers) > 2 or not all(number.isdigit() and int(number) >= 32 for number in numbers):
         raise typer.BadParameter(f"expected a size like 256 or 448x576, got {size}", param_hint="--size")
     return int(numbers[0]), int(numbers[-1])
-
-
-def _layout(root: Path, layout: LayoutName | None) -> LayoutName:
-    return layout or kind_of(root)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from time import sleep
@@ -25,7 +25,6 @@ from fedhca2.federation.comparison_runs import known_runs
 from fedhca2.federation.engine import check_in_process
 from fedhca2.federation.forecast import forecast
 from fedhca2.federation.run import check_new
-from fedhca2.federation.stopping import Interrupted
 from fedhca2.records import Records
 from fedhca2.reports.console import PAUSE_S, ConsoleWatcher, LiveStatus, comparison_status, follow
 from fedhca2.reports.pictures import samples_panel, save_picture
@@ -34,7 +33,7 @@ from fedhca2.reports.tracking import Trackers
 from fedhca2.run_folder.folder import PAGE, default_folder, in_use
 from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import Watcher, Watchers
+from fedhca2.run_folder.records import Watchers
 from fedhca2.run_folder.result import Result, Scored
 from fedhca2.run_folder.writer import write_evaluation
 from fedhca2.runs import EngineName, resume_function, run_function
@@ -53,20 +52,19 @@ def run(
     as_json: bool,
 ) -> None:
     """Train a federation and print what each client gained."""
-    console = open_console(stderr=as_json)
-    with exit_when_interrupted():
-        experiment = Experiment.load(config, overrides or [])
-        folder = out or default_folder(experiment.name)
-        with Trackers(folder, track or []) as trackers:
-            if dry_run:
-                check_new(experiment, folder, baseline)
-                if engine == "in-process":
-                    check_in_process(experiment)
-                _show_forecast(experiment, as_json)
-                return
-            with _watched(console, trackers) as watcher:
-                result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
-            conclude(console, result, folder, as_json, trivial=trivial)
+    experiment = Experiment.load(config, overrides or [])
+    folder, console = out or default_folder(experiment.name), open_console(stderr=as_json)
+    with Trackers(folder, track or []) as trackers:
+        if dry_run:
+            check_new(experiment, folder, baseline)
+            if engine == "in-process":
+                check_in_process(experiment)
+            _show_forecast(experiment, as_json)
+            return
+        with ConsoleWatcher(console) as shown:
+            watcher = Watchers([trackers, shown])
+            result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
+        conclude(console, result, folder, as_json, trivial=trivial)
 
 
 def _show_forecast(experiment: Experiment, as_json: bool) -> None:
@@ -81,27 +79,10 @@ def _show_forecast(experiment: Experiment, as_json: bool) -> None:
 def resume(run: Path, overrides: list[str] | None, track: list[str] | None, as_json: bool) -> None:
     """Continue an interrupted run from its last checkpoint."""
     console = open_console(stderr=as_json)
-    with exit_when_interrupted(), Trackers(run, track or []) as trackers:
-        with _watched(console, trackers) as watcher:
-            result = resume_function(run)(run, watcher=watcher, overrides=overrides)
+    with Trackers(run, track or []) as trackers:
+        with ConsoleWatcher(console) as shown:
+            result = resume_function(run)(run, watcher=Watchers([trackers, shown]), overrides=overrides)
         conclude(console, result, run, as_json)
-
-
-@contextmanager
-def _watched(console: Console, trackers: Trackers) -> Iterator[Watcher]:
-    """Show a run's progress, and send its numbers to trackers."""
-    with ConsoleWatcher(console) as shown:
-        yield Watchers([trackers, shown])
-
-
-@contextmanager
-def exit_when_interrupted() -> Iterator[None]:
-    """When a run is asked to stop, print how to resume it and exit with the signal's code."""
-    try:
-        yield
-    except Interrupted as interrupted:
-        typer.echo(str(interrupted), err=True)
-        raise typer.Exit(128 + interrupted.signal) from None
 
 
 def conclude(console: Console, result: Result, folder: Path, as_json: bool = False, *, trivial: bool = False) -> None:
@@ -165,18 +146,18 @@ def watch(run: Path, once: bool, track: list[str] | None, as_json: bool) -> None
 
 def _watch_run(console: Console, files: RunFiles, once: bool, track: list[str] | None) -> bool:
     """Show a run, and send its numbers where requested, until no process works on it; whether it is finished."""
-    with Trackers(files.path, track or []) as trackers, ExitStack() as stack:
+    with Trackers(files.path, track or []) as trackers:
         board = LiveStatus(files)
         trackers.start()
-        live = stack.enter_context(Live(board, console=console, auto_refresh=False)) if console.is_terminal else None
-        for events in follow(files.path, wait=not once):
-            for event in events:
-                board.add(event)
-                if event["event"] == "round" and not live and not once:
-                    console.print(board.state, soft_wrap=True)
-            trackers.send(events)
-            if live:
-                live.refresh()
+        with Live(board, console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
+            for events in follow(files.path, wait=not once):
+                for event in events:
+                    board.add(event)
+                    if event["event"] == "round" and not live and not once:
+                        console.print(board.state, soft_wrap=True)
+                trackers.send(events)
+                if live:
+                    live.refresh()
         if not live:
             console.print(board)
     if trackers.failed:
@@ -186,8 +167,7 @@ def _watch_run(console: Console, files: RunFiles, once: bool, track: list[str] |
 
 def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
     """Show the runs of a comparison until no process works on it; whether all that have begun are finished."""
-    with ExitStack() as stack:
-        live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
+    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             ended = once or not in_use(folder)  # read first: nothing is written after it
             table, finished = comparison_status(folder)
@@ -196,8 +176,8 @@ def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
             if ended:
                 break
             sleep(PAUSE_S)
-        if not live:
-            console.print(table)
+    if not live:
+        console.print(table)
     return finished
 
 
@@ -217,14 +197,8 @@ def evaluate(
     console = open_console(stderr=as_json)
     with _progress() as show:
         result = evaluate_run(run, lambda name: show(f"evaluating {name}"), split, thresholds, client)
-    evaluation = {
-        "split": result.split,
-        "thresholds": thresholds,
-        "clients": result.clients,
-        "baseline": result.baseline,
-        "delta_m": result.delta_m,
-        "delta_m_by_client": result.delta_m_by_client,
-    }
+    scores = {key: getattr(result, key) for key in ("clients", "baseline", "delta_m", "delta_m_by_client")}
+    evaluation = {"split": result.split, "thresholds": thresholds, **scores}
     written = write_evaluation(run, result.split, client, evaluation)
     tasks = RunFiles(run).task_set
     images = {"val": "validation", "train": "training", "test": "test"}[result.split]

@@ -49,17 +49,11 @@ def methods(name: str | None, as_json: bool) -> None:
     except ValueError as error:
         raise UserError("", str(error)) from None
     if as_json:
-        print_json(
-            [
-                {
-                    "name": key,
-                    "reference": method.reference,
-                    "shares": shared_parts(method),
-                    "settings": settings_of(method),
-                }
-                for key, method in chosen.items()
-            ]
-        )
+        records = [
+            {"name": key, "reference": each.reference, "shares": shared_parts(each), "settings": settings_of(each)}
+            for key, each in chosen.items()
+        ]
+        print_json(records)
     else:
         open_console(highlight=False).print(_method_page(name, chosen[name]) if name else _methods_table())
 
@@ -191,11 +185,6 @@ def print_costs(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print figures about privacy; unknown ones, as without the extra 'privacy', stay empty."""
     titles = {"delta": "δ", "epsilon": "ε", "dp_accounting": "ε by dp-accounting"}
     names = [titles.get(key, key) for key in rows[0]]
-    cells = [[escape(_format_cost(value)) for value in row.values()] for row in rows]
+    known = [["" if value is None else value for value in row.values()] for row in rows]
+    cells = [[f"{value:.6g}" if isinstance(value, float) else escape(str(value)) for value in row] for row in known]
     open_console().print(TextTable(names, cells, right=names, drop=[titles["dp_accounting"], "scores", "δ"]))
-
-
-def _format_cost(value: str | float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -169,12 +169,13 @@ def export(trained: Trained, format: Format, folder: Path, size: Size | None = N
         case "onnx":
             suffix, content = "onnx", _to_onnx(trained, own)
         case "torch-export":
-            suffix, content = "pt2", _to_torch_export(trained, own)
+            torch.export.save(_program(trained, own), file := BytesIO())
+            suffix, content = "pt2", file.getvalue()
     path, about = folder / f"{trained.spec.name}.{suffix}", folder / f"{trained.spec.name}.md"
-    files = {path: content, about: card(trained, format, path.name, own).encode()}
+    text = card(trained, format, path.name, own)
     folder.mkdir(parents=True, exist_ok=True)
-    for file, content in files.items():
-        write_whole(file, content, ORDINARY)
+    write_whole(path, content, ORDINARY)
+    write_whole(about, text.encode(), ORDINARY)
     return [path, about]
 
 
@@ -196,12 +197,6 @@ def _program(trained: Trained, own: Size) -> torch.export.ExportedProgram:
         raise UserError(trained.spec.name, f"expected a model that torch.export can trace, got {got}") from error
 
 
-def _to_torch_export(trained: Trained, own: Size) -> bytes:
-    file = BytesIO()
-    torch.export.save(_program(trained, own), file)
-    return file.getvalue()
-
-
 def _to_onnx(trained: Trained, own: Size) -> bytes:
     try:
         import onnxscript  # noqa: F401
@@ -209,14 +204,8 @@ def _to_onnx(trained: Trained, own: Size) -> bytes:
         raise UserError("--format onnx", "onnxscript is not installed; run: pip install 'fedhca2[export]'") from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter warns about itself
-        program = torch.onnx.export(
-            _program(trained, own),
-            dynamo=True,
-            opset_version=20,
-            input_names=["image"],
-            output_names=list(trained.spec.tasks),
-            verbose=False,
-        )
+        names: dict[str, Any] = {"input_names": ["image"], "output_names": list(trained.spec.tasks)}
+        program = torch.onnx.export(_program(trained, own), dynamo=True, opset_version=20, verbose=False, **names)
     if program is None:
         raise RuntimeError("torch.onnx.export: expected a program, got none")
     return bytes(_with_names(program.model_proto).SerializeToString())

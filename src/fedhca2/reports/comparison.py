@@ -1,7 +1,7 @@
 """From finished runs to the numbers of a table: a row per method, a column per group of clients and task."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite, nan, sqrt
 from pathlib import Path
@@ -115,10 +115,7 @@ class Comparison:
         return Records(
             {
                 "method": method,
-                "group": column.group,
-                "task": column.task,
-                "metric": column.metric,
-                "higher_is_better": column.higher_is_better,
+                **asdict(column),
                 "seeds": len(row[column].values),
                 "mean": row[column].mean,
                 "standard_deviation": nan if row[column].deviation is None else row[column].deviation,

@@ -1,11 +1,13 @@
-"""Progress in the terminal: a run's own bars or lines, the table of a followed run, and parallel runs."""
+"""Progress in the terminal or a notebook: of a run, of a run or comparison that is followed, and of parallel runs."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape as escape_html
 from math import isfinite
 from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -39,7 +41,7 @@ from fedhca2.run_folder.records import ServerRecord, Watcher
 from fedhca2.run_folder.result import Scores, headline
 from fedhca2.words import UNKNOWN, counted, duration_text, gain_text
 
-PAUSE_S = 0.5  # between two reads of a followed run
+PAUSE_S = 0.5  # between two reads of a followed run, or two updates within a round
 MAX_BARS = 12  # clients that are shown one by one
 
 
@@ -48,17 +50,9 @@ class ConsoleWatcher(Watcher):
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
+        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+        columns += [TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn()]
+        self.progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self.rounds: TaskID | None = None
         self.clients: dict[str, TaskID] = {}
         self.losses: dict[str, float] = {}
@@ -149,6 +143,69 @@ def loss_text(losses: Mapping[str, float]) -> str:
     return f"{len(losses):,} clients, median {middle:.3f}, {ends}"
 
 
+class NotebookWatcher(Watcher):
+    """Shows the rounds, the time left, the last losses, and what went wrong."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def __enter__(self) -> "NotebookWatcher":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._bar:
+            self._state += ", stopped" if kind else ", finished"
+            self._bar.update(self)
+
+    def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
+        """Show a new bar."""
+        from IPython.display import display
+
+        self._clients, self._total = len(shards), experiment.rounds
+        self._name = f"{experiment.method_name}, {counted(len(shards), 'client')}"
+        self._done, self._seconds, self._shown = 0, list[float](), monotonic()
+        self._parts: dict[str, float] = {}  # of this round, by client
+        self._losses: dict[str, float] = {}
+        self._state, self._notes = "starting", list[str]()
+        self._bar = display(self, display_id=True)
+
+    def _repr_html_(self) -> str:
+        value = self._done + sum(self._parts.values()) / max(self._clients, 1)
+        bar = f'<progress value="{value:.3f}" max="{self._total}" style="width: 20em"></progress>'
+        lines = [f"<b>{escape_html(self._name)}</b> {bar} {escape_html(self._state)}", *map(escape_html, self._notes)]
+        return f"<div>{'<br>'.join(lines)}</div>"
+
+    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
+        """Move the bar a part of a round."""
+        self._parts[client] = done / total
+        if monotonic() - self._shown > PAUSE_S:
+            self._shown = monotonic()
+            self._bar.update(self)
+
+    def replied(self, order: Order, reply: Reply) -> None:
+        """Remember a client's loss, and what it declined."""
+        if reply.declined:
+            self._notes.append(f"round {order.round + 1}: {reply.client} declined: {reply.declined}")
+        if reply.losses:
+            self._losses[reply.client] = sum(reply.losses.values())
+
+    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        """Move the bar to the end of the round."""
+        self._done, self._parts = round + 1, {}
+        self._seconds.append(seconds)
+        self._notes += [f"round {round + 1}: {client} was left out: {why}" for client, why in record.refused.items()]
+        left = (self._total - self._done) * sum(self._seconds) / len(self._seconds)
+        told = f", {duration_text(left)} left" if left else ""
+        self._state = f"round {self._done} of {self._total}; loss: {loss_text(self._losses)}{told}"
+        self._losses.clear()
+        self._bar.update(self)
+
+
+def watch_here(console: Console) -> ConsoleWatcher | NotebookWatcher:
+    """What shows the progress of a run: a bar in a notebook, otherwise bars in a terminal or lines in a pipe."""
+    return NotebookWatcher() if console.is_jupyter and not console.quiet else ConsoleWatcher(console)
+
+
 class LiveStatus:
     """Rounds done, time left, and every client's last loss and score."""
 
@@ -214,37 +271,24 @@ class LiveStatus:
         return [Text(f"The local baseline is trained first: fedhca2 watch {shlex.quote(str(baseline.path))}")]
 
 
-class Follower:
-    """Reads what was added to a run's events since the last read.
-
-    A resumed run may drop the events of an unfinished round, and log others in their place: what is no longer there
-    was read in vain, and all events are read again.
-    """
-
-    def __init__(self, run: Path) -> None:
-        self.path, self.offset, self.last = RunFiles(run).events_file, 0, b""  # the last line that was read
-
-    def look(self) -> list[Event]:
-        """Read new events, up to the last whole line."""
-        if not self.path.is_file():
-            return []
-        with self.path.open("rb") as file:
-            file.seek(self.offset - len(self.last))
-            if file.read(len(self.last)) != self.last:
-                self.offset, self.last = 0, b""
-                file.seek(0)
-            lines = [line for line in file if line.endswith(b"\n")]
-        self.offset += sum(map(len, lines))
-        self.last = lines[-1] if lines else self.last
-        return [parse_event(line, str(self.path)) for line in lines]
-
-
 def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sleep) -> Iterator[list[Event]]:
-    """Yield lists of new events until no process works on the run, or with `wait=False` until there are none left."""
-    follower = Follower(run)
+    """Yield lists of new events until no process works on the run, or with `wait=False` until there are none left.
+
+    A resumed run may drop the events of an unfinished round, and log others in their place: if the last line that was
+    read is no longer there, all events are read again.
+    """
+    path, offset, last = RunFiles(run).events_file, 0, b""
     while True:
         ended = RunFiles(run).finished or not in_use(run)  # read first: nothing is written after it
-        yield follower.look()
+        lines = []
+        if path.is_file():
+            with path.open("rb") as file:
+                file.seek(offset - len(last))
+                if file.read(len(last)) != last:
+                    offset, last = file.seek(0), b""
+                lines = [line for line in file if line.endswith(b"\n")]
+            offset, last = offset + sum(map(len, lines)), (lines or [last])[-1]
+        yield [parse_event(line, str(path)) for line in lines]
         if ended or not wait:
             return
         pause(PAUSE_S)

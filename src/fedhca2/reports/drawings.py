@@ -34,12 +34,12 @@ class Ranking:
         names = list(self.ranks)
         if self.p_value >= LEVEL:
             return [names]
-        reach = [
-            [other for other in names[first:] if self.ranks[other] - self.ranks[name] <= self.critical_difference]
-            for first, name in enumerate(names)
-        ]
-        ends = [names.index(group[-1]) for group in reach]
-        return [group for i, group in enumerate(reach) if len(group) > 1 and (i == 0 or ends[i] > ends[i - 1])]
+        groups: list[list[str]] = []
+        for i, name in enumerate(names):
+            group = [other for other in names[i:] if self.ranks[other] - self.ranks[name] <= self.critical_difference]
+            if len(group) > 1 and (not groups or group[-1] != groups[-1][-1]):
+                groups.append(group)
+        return groups
 
 
 def rank(scores: Mapping[str, Sequence[float]]) -> Ranking | None:

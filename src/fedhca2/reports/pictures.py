@@ -147,7 +147,8 @@ def _of_map(task: Task, space: LabelSpace, map: Array) -> Answer:
         numbers, counts = np.unique(map.astype(np.int64), return_counts=True)
         order = np.argsort(-counts, kind="stable")
         values = {_name(space, int(numbers[i])): float(counts[i] / map.size) for i in order}
-        return Answer(_shares(values), next(iter(values.values())), values)
+        text = ", ".join(f"{name} {share:.0%}" for name, share in list(values.items())[:3])
+        return Answer(text + ", …" * (len(values) > 3), next(iter(values.values())), values)
     if len(map) > 1:
         return Answer(f"{len(map)} channels of {map.shape[1]}×{map.shape[2]}")
     if task.label_range(space) == (0, 1):
@@ -157,11 +158,6 @@ def _of_map(task: Task, space: LabelSpace, map: Array) -> Answer:
     return Answer(
         f"{least:.3g} to {greatest:.3g}{unit_of(task)}", mean, {"least": least, "mean": mean, "greatest": greatest}
     )
-
-
-def _shares(values: Mapping[str, float], most: int = 3) -> str:
-    shown = [f"{name} {share:.0%}" for name, share in list(values.items())[:most]]
-    return ", ".join(shown) + (", …" if len(values) > most else "")
 
 
 def unit_of(task: Task) -> str:

@@ -227,13 +227,10 @@ def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
         [
             client.client,
             ", ".join(client.tasks),
-            str(client.train),
-            str(client.val),
-            str(client.steps),
+            *map(str, (client.train, client.val, client.steps)),
             f"{sum(client.parameters.values()) / 1e6:.3g} M",
             ", ".join(f"{part} ({kind})" for part, kind in client.sends.items()) or "nothing",
-            size_text(client.bytes_up),
-            size_text(client.bytes_down),
+            *map(size_text, (client.bytes_up, client.bytes_down)),
         ]
         for client in forecast.clients
     ]
@@ -245,8 +242,7 @@ def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
         drop=["parameters", "val", "steps", "sends", "tasks"],
         wraps={"client": 16, "tasks": 8, "sends": 12},
     )
-    total = forecast.to_dict()["per_round"]
-    up, down = (size_text(total[f"bytes_{way}"]) for way in ("up", "down"))
+    up, down = (size_text(forecast.to_dict()["per_round"][f"bytes_{way}"]) for way in ("up", "down"))
     states, steps = (
         "an unknown amount" if size is None else size_text(size)
         for size in (forecast.memory["states"], forecast.memory["steps"])

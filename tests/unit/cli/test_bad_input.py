@@ -1,4 +1,3 @@
-import resource
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -7,10 +6,10 @@ import pytest
 import torch
 
 from fedhca2.clients import Client
-from fedhca2.data.augmentation import for_evaluation
 from fedhca2.data.files import BrokenFileError
 from fedhca2.errors import UserError
 from fedhca2.messages import Order
+from full_disk import files_of_at_most
 from small_run import (
     CrashError,
     OpenData,
@@ -80,22 +79,14 @@ def test_a_broken_image_is_left_out_where_that_is_allowed(tmp_path):
 
 
 def test_too_many_broken_images_are_refused(tmp_path):
-    with (
-        broken(),
-        pytest.raises(UserError, match=r"2 training images for 'shop', got 1"),
-    ):
+    with broken(), pytest.raises(UserError, match=r"2 training images for 'shop', got 1"):
         run_small(small(skip_broken=True), tmp_path)
-
-
-def test_an_image_of_one_pixel_can_be_evaluated():
-    sample = {"image": torch.zeros(3, 1, 1, dtype=torch.uint8), "semseg": torch.zeros(1, 1, 1, dtype=torch.uint8)}
-    assert for_evaluation(sample, (32, 32))["image"].shape == (3, 32, 32)
 
 
 def unlabelled(index, sample):
     """All pixels are unknown."""
     unknown = {"semseg": 255, "sal": 255, "depth": 0}
-    return {name: value if name == "image" else torch.full_like(value, unknown[name]) for name, value in sample.items()}
+    return sample | {name: torch.full_like(sample[name], unknown[name]) for name in sample.keys() & unknown.keys()}
 
 
 @pytest.mark.parametrize("name", ["road", "shop", "home"])
@@ -120,23 +111,12 @@ def test_a_client_that_diverges_is_left_out_and_named(tmp_path):
     assert [list(each) for each in refused] == [["road"]]
 
 
-@contextmanager
-def small_files(size):
-    """A disk that limits the size of a file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.slow
 def test_a_disk_that_is_full_stops_a_run_which_goes_on_when_there_is_room(tmp_path):
     run_small(small(), tmp_path / "straight")
     with pytest.raises(CrashError):
         run_small(small(), tmp_path / "run", Silent(1, crash))
-    with small_files(40_000), pytest.raises(OSError, match="File too large") as error:
+    with files_of_at_most(40_000), pytest.raises(OSError, match="File too large") as error:
         resume_small(tmp_path / "run")
     assert "checkpoints" in error.value.filename
     resume_small(tmp_path / "run")

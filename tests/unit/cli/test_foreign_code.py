@@ -5,10 +5,9 @@ import shutil
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import fedhca2
-from fedhca2.cli import app
+from command import as_json, invoke
 from fedhca2.clients import load_state, save_state
 from fedhca2.imports import allow_code, is_allowed, remember_code
 from fedhca2.run_folder.reader import RunFiles
@@ -78,7 +77,7 @@ def sent(tmp_path, monkeypatch):
 
 
 def called(words, run):
-    return CliRunner().invoke(app, [word.format(run=run) for word in words])
+    return invoke(*(word.format(run=run) for word in words))
 
 
 @pytest.mark.parametrize("command", USING)
@@ -120,15 +119,16 @@ def test_code_that_a_baseline_names_does_not_run(sent, command, name):
 
 
 def test_a_list_shows_a_run_whose_tasks_are_unknown(sent):
-    run, _ = sent("task", "absolute")
-    (listed,) = json.loads(called(["runs", "{run}", "--json"], run).stdout)
+    sent("task", "absolute")
+    (listed,) = as_json("runs", ".")
     assert (listed["state"], listed["method"], listed["round"], listed["delta_m"]) == ("finished", "fedhca2", 3, 0.0)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    run_small(small(rounds=1), tmp_path_factory.mktemp("trained") / "run")
-    return tmp_path_factory.getbasetemp() / "trained0" / "run"
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    run_small(small(rounds=1), folder)
+    return folder
 
 
 @pytest.mark.parametrize("place", ["method", "data", "task", "encoder", "client"])
@@ -154,35 +154,36 @@ def ours(tmp_path):
     return tmp_path / "run", code
 
 
-def test_code_that_the_user_has_run_needs_no_permission(ours):
-    run, code = ours
-    assert RunFiles(run).experiment().method_name == f"{code}:OURS"
+def method_of(run):
+    return RunFiles(run).experiment().method_name
 
 
-def test_code_that_has_changed_since_needs_permission(ours):
+def test_code_that_the_user_has_run_needs_no_permission_until_it_changes(ours):
     run, code = ours
+    assert method_of(run) == f"{code}:OURS"
     code.write_text(code.read_text() + "open('ran', 'w')")
     with pytest.raises(fedhca2.UserError, match="--allow-code"):
-        RunFiles(run).experiment()
+        method_of(run)
 
 
-def test_code_that_another_user_has_run_needs_permission(ours, tmp_path, monkeypatch):
+@pytest.fixture
+def received(ours, tmp_path, monkeypatch):
+    """The same run, for another user."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    return ours
+
+
+def test_code_that_another_user_has_run_needs_permission_until_it_is_allowed(received):
+    run, code = received
     with pytest.raises(fedhca2.UserError, match="--allow-code"):
-        RunFiles(ours[0]).experiment()
+        method_of(run)
+    assert fedhca2.Run.open(run, allow_code=[str(code)]).files.experiment().method_name == f"{code}:OURS"
 
 
-def test_allowed_code_runs(ours, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-    run, code = ours
+def test_allowed_code_runs(received):
+    run, code = received
     done = called(["evaluate", "{run}", "--client", "road", "--allow-code", str(code)], run)
     assert done.exit_code == 0, done.stderr
-
-
-def test_allowed_code_runs_in_python(ours, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-    run, code = ours
-    assert fedhca2.Run.open(run, allow_code=[str(code)]).files.experiment().method_name == f"{code}:OURS"
 
 
 def test_a_home_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Ctrl-C at awkward moments: during an import, and a second time."""
+"""Ctrl-C at awkward moments: during an import, and a second time; and a site that is told to stop."""
 
 import os
 import pty
@@ -30,19 +30,45 @@ assert stopping.signal
 """
 
 
+STUBBORN = """
+import signal, time
+from functools import partial
+from fedhca2.cli.flower import exit_in_time
+
+signal.signal(signal.SIGTERM, partial(exit_in_time, grace_s=0.2))
+print("ready", flush=True)
+while True:
+    try:
+        time.sleep(60)
+    except SystemExit:
+        pass  # as some libraries do on import
+"""
+
+
+def run(code, **options):
+    return subprocess.run([sys.executable, "-c", code], text=True, check=False, **options)
+
+
 def test_ctrl_c_during_an_import_is_one_line(tmp_path):
     (tmp_path / "slow.py").write_text(SWALLOWING)
-    found = subprocess.run([sys.executable, "-c", IMPORTING], cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = run(IMPORTING, cwd=tmp_path, capture_output=True)
     assert (found.returncode, found.stderr) == (130, "interrupted\n")
 
 
 def test_a_second_ctrl_c_shows_the_cursor_again():
     ours, theirs = pty.openpty()
-    found = subprocess.run([sys.executable, "-c", TWICE], stdout=theirs, stderr=subprocess.DEVNULL, check=False)
+    found = run(TWICE, stdout=theirs, stderr=subprocess.DEVNULL)
     os.close(theirs)
     assert (found.returncode, os.read(ours, 100)) == (-signal.SIGINT, b"\x1b[?25h")
 
 
 def test_a_signal_while_a_line_is_written_stops_the_run_all_the_same():
-    found = subprocess.run([sys.executable, "-c", WRITING], capture_output=True, text=True, check=False)
+    found = run(WRITING, capture_output=True)
     assert (found.returncode, "stopping after this round" in found.stderr) == (0, True)
+
+
+def test_an_exit_that_a_library_catches_is_carried_out_all_the_same():
+    process = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 128 + signal.SIGTERM

@@ -1,28 +1,17 @@
-"""`fedhca2 runs`, `config show`, and the JSON of commands that list things."""
+"""`fedhca2 runs`, `methods`, `config show`, and the JSON of commands that list things."""
 
-import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import as_json, invoke, printed, refused
 from fedhca2.experiment import Experiment
+from fedhca2.methods import METHODS, components_of
 from fedhca2.reports.variants import flat
 from fedhca2.run_folder.folder import lock_folder
 from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.reader import RunFiles
 from made_run import TASKS, made_run
-
-
-def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def as_json(*words):
-    found = invoke(*words, "--json")
-    assert found.exit_code == 0, found.output
-    return json.loads(found.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
 @pytest.fixture
@@ -42,9 +31,8 @@ def states(folder):
 
 
 def test_every_run_has_a_state(folder):
-    assert states(folder) == {
-        name: name.removeprefix("a-") for name in ("a-finished", "interrupted", "failed", "unreadable")
-    }
+    names = ("a-finished", "interrupted", "failed", "unreadable")
+    assert states(folder) == {name: name.removeprefix("a-") for name in names}
 
 
 def test_the_lock_tells_that_a_run_is_running(folder):
@@ -59,7 +47,7 @@ def test_a_list_has_method_rounds_and_gain(folder):
 
 
 def test_the_table_has_a_row_for_each_run(folder):
-    found = invoke("runs", folder).output
+    found = printed("runs", folder)
     assert all(state in found for state in ("finished", "interrupted", "failed", "unreadable", "+10.0%"))
 
 
@@ -85,16 +73,9 @@ def test_a_pipe_gets_whole_lines_whatever_they_take(folder, monkeypatch, words, 
     assert "…" not in lines
 
 
-def test_no_runs_are_no_error(tmp_path):
-    assert invoke("runs", tmp_path).output == f"No runs in {tmp_path}\n"
-
-
-def test_a_folder_that_is_not_there_is_one_line(tmp_path):
-    found = invoke("runs", tmp_path / "nowhere")
-    assert (found.exit_code, found.output) == (
-        2,
-        f"error: {tmp_path / 'nowhere'}: expected a folder of runs, got nothing\n",
-    )
+def test_no_runs_are_no_error_but_a_folder_that_is_not_there_is_one_line(tmp_path):
+    assert printed("runs", tmp_path) == f"No runs in {tmp_path}\n"
+    assert refused("runs", tmp_path / "no") == f"error: {tmp_path / 'no'}: expected a folder of runs, got nothing\n"
 
 
 @pytest.mark.parametrize(
@@ -108,14 +89,47 @@ def test_a_run_that_is_watched_is_json(folder):
     assert [run["state"] for run in as_json("watch", folder / "a-finished", "--once")] == ["finished"]
 
 
-def test_settings_have_a_meaning():
+def page(*words):
+    return printed("methods", *words, env={"COLUMNS": "80"}).splitlines()
+
+
+def test_the_list_names_every_method_with_its_reference_and_settings_with_their_bounds():
+    found = page()
+    for name, method in METHODS.items():
+        assert any(line.startswith(name) and method.reference in line for line in found)
+    row = next(line for line in page("fedprox") if line.strip().startswith("mu"))
+    assert row.split(maxsplit=4)[:4] == ["mu", "0.01", "≥", "0"]
+    assert "strength of the pull" in row
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_s_page_has_every_setting_with_a_meaning(name):
+    parts = [type(part).model_fields for part in components_of(METHODS[name]).values()]
+    fields = [(key, field) for part in parts for key, field in part.items() if key != "kind"]
+    assert {key for key, _ in fields} <= {
+        line.split()[0] for line in page(name) if line.startswith("  ") and line.strip()
+    }
+    assert [key for key, field in fields if not field.description] == []
+
+
+@pytest.mark.parametrize("name", [None, *METHODS])
+def test_every_line_about_methods_fits_into_80_columns(name):
+    assert max(len(line.rstrip()) for line in page(*filter(None, [name]))) <= 80
+
+
+def test_an_unknown_method_is_one_line_with_a_suggestion():
+    assert "Did you mean 'fedhca2'?" in refused("methods", "fedhca3")
+
+
+def test_experiments_are_listed_by_the_words_that_they_mention():
+    output = printed("experiments", "table", "5", "local")
+    assert ("fedhca2/table5/local" in output, "fedhca2/table1/fedavg" in output) == (True, False)
+
+
+def test_settings_have_a_meaning_and_are_found_by_words():
     assert [setting["key"] for setting in as_json("config", "show") if not setting["meaning"]] == []
-
-
-def test_settings_are_found_by_words():
-    assert [setting["key"] for setting in as_json("config", "show", "--find", "warm-up", "--find", "epochs")] == [
-        "training.schedule.warmup_epochs"
-    ]
+    found = as_json("config", "show", "--find", "warm-up", "--find", "epochs")
+    assert [setting["key"] for setting in found] == ["training.schedule.warmup_epochs"]
 
 
 def test_every_setting_of_an_experiment_has_its_value():
@@ -134,8 +148,7 @@ def test_the_settings_of_an_experiment_are_what_a_run_writes_down():
 
 
 def test_settings_of_nothing_cannot_be_changed():
-    found = invoke("config", "show", "--set", "rounds=3")
-    assert (found.exit_code, found.output) == (2, "error: --set: expected an experiment, got none\n")
+    assert refused("config", "show", "--set", "rounds=3") == "error: --set: expected an experiment, got none\n"
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "metrics.jsonl", "result.json"])

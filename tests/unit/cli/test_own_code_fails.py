@@ -1,11 +1,11 @@
-"""A user's own model or task that fails in the middle of a run."""
+"""A user's own model, task, data set or method that fails, and methods that exchange nothing."""
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import invoke, printed, refused
 from small import SMALL
+from small_run import SETTINGS
 
 OWN = """from torch import nn
 from fedhca2.tasks import Task, metrics
@@ -44,7 +44,7 @@ CHANGES = {
 def test_code_that_fails_in_training_is_one_line_with_its_client_file_and_line(tmp_path, part, what):
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SMALL, **CHANGES[part]}))
-    done = CliRunner().invoke(app, ["run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run")])
+    done = invoke("run", tmp_path / "small.yaml", "--out", tmp_path / "run")
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.exit_code == 2
     assert line.startswith("error: client '")
@@ -72,8 +72,51 @@ def test_the_traceback_of_own_code_is_printed_on_request(tmp_path, command, want
     (tmp_path / "own.py").write_text(BROKEN)
     clients = {"training": {"batch_size": 2}, "clients": [{"data": "own", "tasks": ["depth"]}]}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({"data": {"own": {"kind": "own.py:Broken"}}, **clients}))
-    words = [*command, str(tmp_path / "own.yaml"), *["--traceback"] * wanted]
-    done = CliRunner().invoke(app, words)
+    done = invoke(*command, tmp_path / "own.yaml", *["--traceback"] * wanted)
     assert done.exit_code == 2
     assert "(own.py, line 11)" in done.stderr
     assert ('return {}["later"]' in done.stderr) == wanted
+
+
+METHOD = """
+from fedhca2.methods import Aggregator, Blend, Method, Mixing
+
+class Own(Aggregator):
+    sends = "updates"
+    measure = "rows"
+
+    def mixing(self, products, members, layout):
+        return Mixing("start", (Blend(products[999], (0,) * len(members)),))
+
+OWN = Method(encoder=Own())
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "own.py").write_text(METHOD)
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SETTINGS, "method": "own.py:OWN"}))
+    return tmp_path / "small.yaml"
+
+
+@pytest.mark.parametrize("how", [[], ["--dry-run"]])
+def test_a_method_that_fails_is_one_line_before_anything_is_written(config, how):
+    line = refused("run", config, "--out", config.parent / "run", *how)
+    assert line.startswith("error: method.encoder: Own of own.py: ")
+    assert "IndexError" in line
+    assert "(own.py, line 9)" in line
+    assert not (config.parent / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ([], False),
+        (["--set", "method=local"], False),
+        (["--set", "method=single_task_fl"], True),
+        (["--set", 'clients=[{"data": "outdoor", "tasks": ["sal"]}]'], True),
+    ],
+)
+def test_a_federation_without_any_exchange_is_warned_of(config, changes, warned, caplog):
+    printed("run", config, "--dry-run", "--set", "method=fedhca2", *changes)
+    assert ("no client gets anything from others" in caplog.text) == warned

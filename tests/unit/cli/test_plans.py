@@ -5,9 +5,8 @@ import re
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import as_json, printed, refused
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import plan_sweep
 from small_run import SETTINGS
@@ -17,10 +16,6 @@ CLIENTS = [
     {"name": "home", "data": "indoor", "tasks": ["depth"]},
 ]
 TEXT = {**SETTINGS, "clients": CLIENTS, "method": "fedhca2", "rounds": 2, "evaluate_every": 0}
-
-
-def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +29,7 @@ def config(tmp_path_factory):
 def swept(config, tmp_path_factory):
     """A sweep over two values, with the Local run that serves both."""
     out = tmp_path_factory.mktemp("sweep") / "out"
-    done = invoke("sweep", config, "--over", "method.c=0.2,0.5", "--out", out, "--json")
-    assert done.exit_code == 0, done.output
-    return out, json.loads(done.stdout)
+    return out, as_json("sweep", config, "--over", "method.c=0.2,0.5", "--out", out)
 
 
 @pytest.mark.slow
@@ -44,22 +37,17 @@ def test_a_forecast_has_the_bytes_of_the_run(config, swept):
     lines = (swept[0] / "method.c-0.5" / "seed-0" / "metrics.jsonl").read_text().splitlines()
     events = [event for event in map(json.loads, lines) if event["event"] == "client" and event["round"] == 1]
     expected = {event["client"]: (event["bytes_up"], event["bytes_down"]) for event in events}
-    found = json.loads(invoke("run", config, "--dry-run", "--json").stdout)["clients"]
+    found = as_json("run", config, "--dry-run")["clients"]
     assert {client["client"]: (client["bytes_up"], client["bytes_down"]) for client in found} == expected
 
 
-def test_a_forecast_knows_the_memory_of_steps_with_random_draws(config):
-    found = json.loads(invoke("run", config, "--dry-run", "--json").stdout)
+def test_a_forecast_knows_the_memory_of_steps_with_random_draws_and_leaves_nothing(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found, output = as_json("run", config, "--dry-run"), printed("run", config, "--dry-run")
     assert found["config"]["model"]["encoder"]["drop_path"] > 0
     assert found["memory"]["steps"] > 0
-
-
-def test_a_forecast_leaves_nothing(config, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = invoke("run", config, "--dry-run")
-    assert done.exit_code == 0
-    assert done.output.startswith("name: small\n")
-    assert "Dry run" in done.output
+    assert output.startswith("name: small\n")
+    assert "Dry run" in output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -80,23 +68,18 @@ def test_a_mistake_is_the_same_line_in_a_run_and_in_its_forecast(config, tmp_pat
     (tmp_path / "file").write_text("full")
     words = [word.replace("{folder}", str(tmp_path)) for word in mistake]
     out = () if "--out" in words else ("--out", tmp_path / "out")
-    done = invoke("run", config, *how, *out, *words)
-    assert (done.exit_code, done.output.count("\n")) == (2, 1), done.output
-    assert done.output.startswith(f"error: {place.replace('{folder}', str(tmp_path))}")
+    line = refused("run", config, *how, *out, *words)
+    assert line.startswith(f"error: {place.replace('{folder}', str(tmp_path))}")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_a_sweep_has_a_row_for_each_value(swept):
+def test_a_sweep_has_a_row_for_each_value_and_a_figure_that_names_the_setting(swept):
     out, found = swept
     assert {row["method"] for row in found["table"]} == {"local", "fedhca2, c=0.2", "fedhca2, c=0.5"}
     assert {"table.md", "sweep.svg", "report.html"} <= {path.name for path in out.iterdir()}
     assert found["failed"] == {}
-
-
-@pytest.mark.slow
-def test_the_figure_of_a_sweep_names_the_setting(swept):
-    assert "Δm % ↑ over method.c: 0.2: " in (swept[0] / "sweep.svg").read_text("utf-8")
+    assert "Δm % ↑ over method.c: 0.2: " in (out / "sweep.svg").read_text("utf-8")
 
 
 def test_values_that_change_local_have_their_own(config, tmp_path):
@@ -108,34 +91,21 @@ def test_values_that_change_local_have_their_own(config, tmp_path):
 @pytest.mark.slow
 def test_a_sweep_over_two_settings_has_a_row_for_each_combination(config, tmp_path):
     swept = ("--over", "method.c=0.2,0.5", "--over", "training.learning_rate=0.001,0.002")
-    done = invoke("sweep", config, *swept, "--set", "rounds=1", "--out", tmp_path / "out", "--json")
-    assert done.exit_code == 0, done.output
+    found = as_json("sweep", config, *swept, "--set", "rounds=1", "--out", tmp_path / "out")["table"]
     combinations = {f"fedhca2, c={c}, learning_rate={rate}" for c in (0.2, 0.5) for rate in (0.001, 0.002)}
-    found = json.loads(done.stdout)["table"]
     assert {row["method"] for row in found if not row["method"].startswith("local")} == combinations
     assert len({row["method"] for row in found}) == len(combinations) + 2  # a Local for each learning rate
     assert not (tmp_path / "out" / "sweep.svg").exists()
 
 
-@pytest.fixture(scope="module")
-def copied(config, tmp_path_factory):
-    """A sweep over the number of clients with three methods and two seeds."""
-    out = tmp_path_factory.mktemp("copies") / "out"
-    words = ("--over", "copies=1,2", "--methods", "local,fedavg", "--seeds", "2")
-    done = invoke(
-        "sweep", config, *words, *("--set", "rounds=1", "--set", "data.indoor.train=4"), "--out", out, "--json"
-    )
-    assert done.exit_code == 0, done.output
-    return out, json.loads(done.stdout)
-
-
 @pytest.mark.slow
-def test_a_sweep_over_copies_has_a_curve_for_each_method(copied):
-    out, found = copied
+def test_a_sweep_over_copies_has_a_curve_for_each_method(config, tmp_path):
+    swept = ("--over", "copies=1,2", "--methods", "local,fedavg", "--seeds", 2, "--set", "rounds=1")
+    found = as_json("sweep", config, *swept, "--set", "data.indoor.train=4", "--out", tmp_path / "out")
     rows = {row["method"]: row["mean"] for row in found["table"] if row["metric"] == "Δm"}
     methods = ("fedhca2", "local", "fedavg")
     assert set(rows) == {f"{method}, {count} of each" for method in methods for count in (1, 2)}
-    drawing = (out / "sweep.svg").read_text("utf-8")
+    drawing = (tmp_path / "out" / "sweep.svg").read_text("utf-8")
     told = {method: "; ".join(f"{n}: {rows[f'{method}, {n} of each']:.4g}" for n in (1, 2)) for method in methods}
     assert f"over copies: {' | '.join(f'{method}: {values}' for method, values in told.items())}" in drawing
     assert drawing.count("<circle") == len(methods) * 2 * 2  # a point for each seed
@@ -144,9 +114,8 @@ def test_a_sweep_over_copies_has_a_curve_for_each_method(copied):
 @pytest.mark.slow
 def test_methods_without_the_swept_setting_are_lines_in_a_figure_of_any_score(config, tmp_path):
     words = ("--over", "method.c=0.2,0.5", "--methods", "fedavg,local", "--metric", "indoor:depth", "--set", "rounds=1")
-    done = invoke("sweep", config, *words, "--out", tmp_path / "out", "--json")
-    assert done.exit_code == 0, done.output
-    rows = {row["method"]: row["mean"] for row in json.loads(done.stdout)["table"] if row["task"] == "depth"}
+    table = as_json("sweep", config, *words, "--out", tmp_path / "out")["table"]
+    rows = {row["method"]: row["mean"] for row in table if row["task"] == "depth"}
     assert set(rows) == {"local", "fedavg", "fedhca2, c=0.2", "fedhca2, c=0.5"}
     drawing = (tmp_path / "out" / "sweep.svg").read_text("utf-8")
     assert f"| fedavg: 0.2: {rows['fedavg']:.4g}; 0.5: {rows['fedavg']:.4g} | local" in drawing
@@ -154,27 +123,6 @@ def test_methods_without_the_swept_setting_are_lines_in_a_figure_of_any_score(co
     assert "indoor, single-task: depth RMSE ↓ over method.c" in drawing
     ticks = re.findall(r'text-anchor="end"[^>]*>([^<]*)<', drawing)
     assert len(set(ticks)) == len(ticks)
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--methods", "fedagv"), "method: expected a method, got 'fedagv'. Did you mean 'fedavg'?"),
-        (("--metric", "semseg"), "--metric semseg: expected one of: outdoor, single-task: sal; indoor, single-task: "),
-        (("--metric", "outdoor:depth"), "--metric outdoor:depth: expected one of: "),
-    ],
-)
-def test_a_wrong_figure_is_one_line_before_anything_runs(config, tmp_path, words, line):
-    done = invoke("sweep", config, "--over", "method.c=0.2,0.5", *words, "--out", tmp_path / "out")
-    assert (done.exit_code, line in done.output, done.output.count("\n")) == (2, True, 1), done.output
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_setting_that_is_swept_twice_is_one_line(config, tmp_path):
-    done = invoke(
-        "sweep", config, "--over", "method.c=0.2,0.5", "--over", "method.c=0.6,0.7", "--out", tmp_path / "out"
-    )
-    assert (done.exit_code, "all values of method.c" in done.output, done.output.count("\n")) == (2, True, 1)
 
 
 @pytest.mark.parametrize(
@@ -194,11 +142,14 @@ def test_a_setting_that_is_swept_twice_is_one_line(config, tmp_path):
         ("clients.0.name=a,b", "expected the clients and tasks of clients.0.name=a"),
         ("clients.0.tasks=[sal],[semseg]", "expected the clients and tasks of clients.0.tasks="),
         ("rounds=yes,no", "rounds: expected a number, got True"),
+        ("method.c=0.2,0.5 --methods fedagv", "method: expected a method, got 'fedagv'. Did you mean 'fedavg'?"),
+        ("method.c=0.2,0.5 --metric semseg", "expected one of: outdoor, single-task: sal; indoor, single-task: "),
+        ("method.c=0.2,0.5 --metric outdoor:depth", "--metric outdoor:depth: expected one of: "),
+        ("method.c=0.2,0.5 --over method.c=0.6,0.7", "all values of method.c"),
     ],
 )
-def test_a_wrong_sweep_is_one_line(config, tmp_path, over, line):
-    done = invoke("sweep", config, "--over", over, "--out", tmp_path / "out")
-    assert (done.exit_code, line in done.output, done.output.count("\n")) == (2, True, 1), done.output
+def test_a_wrong_sweep_is_one_line_before_anything_runs(config, tmp_path, over, line):
+    assert line in refused("sweep", config, "--over", *over.split(" "), "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

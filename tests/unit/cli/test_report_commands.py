@@ -1,32 +1,30 @@
+"""`fedhca2 report`, `picture` and `compare`: what they accept, write and print."""
+
 import json
+from io import StringIO
 
 import pytest
 from PIL import Image
-from typer.main import get_command
-from typer.testing import CliRunner
+from rich.console import Console
 
-from fedhca2.cli import app
+from command import invoke, printed, refused
+from fedhca2.reports.console import ParallelConsole
 from made_run import made_run
-
-
-def invoked(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_report_writes_into_the_run_by_default(tmp_path):
     made_run(tmp_path)
-    assert invoked("report", tmp_path).stdout.strip() == str(tmp_path / "report.html")
+    assert printed("report", tmp_path).strip() == str(tmp_path / "report.html")
 
 
 def test_report_takes_several_runs(tmp_path):
     runs = [made_run(tmp_path / "a", "local").path, made_run(tmp_path / "b").path]
-    invoked("report", *runs, "-o", tmp_path / "page.html")
+    printed("report", *runs, "-o", tmp_path / "page.html")
     assert "Gain over local" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_report_of_no_run_is_one_line(tmp_path):
-    done = invoked("report", tmp_path)
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    refused("report", tmp_path)
 
 
 def test_runs_without_a_column_in_common_are_one_line(tmp_path):
@@ -35,24 +33,49 @@ def test_runs_without_a_column_in_common_are_one_line(tmp_path):
         result = json.loads((run / "result.json").read_text())
         result["clients"] = {client: result["clients"][client] for client in clients}
         (run / "result.json").write_text(json.dumps(result))
-    done = invoked("report", *runs)
-    assert (done.exit_code, done.stderr.count("\n"), "in common" in done.stderr) == (2, 1, True)
+    assert "in common" in refused("report", *runs)
 
 
 @pytest.mark.parametrize("option", ["--out", "--output", "-o"])
 def test_picture_writes_a_panel(tmp_path, option):
     made_run(tmp_path)
-    invoked("picture", tmp_path, "--client", "home", "--tile", 32, option, tmp_path / "out" / "home.png")
+    printed("picture", tmp_path, "--client", "home", "--tile", 32, option, tmp_path / "out" / "home.png")
     assert Image.open(tmp_path / "out" / "home.png").width > 4 * 32
 
 
 def test_picture_names_its_file_after_the_client_and_the_sample(tmp_path, monkeypatch):
     made_run(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
-    assert invoked("picture", "run", "--client", "home").stdout == "home-0.png\n"
+    assert printed("picture", "run", "--client", "home") == "home-0.png\n"
     assert (tmp_path / "home-0.png").is_file()
 
 
-@pytest.mark.parametrize("command", ["report", "picture", "predict", "export", "run", "compare", "sweep"])
-def test_every_command_that_writes_takes_out(command):
-    assert "--out" in {name for each in get_command(app).commands[command].params for name in each.opts}
+def test_a_comparison_says_how_many_runs_wait():
+    console = ParallelConsole(Console(file=StringIO(), width=200), total=4, done=0)
+    console.said -= 61  # a line each minute
+    console.looked([], 3)
+    assert console.console.file.getvalue() == "3 more waiting\n"
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "many", "1.5", ""])
+def test_jobs_should_be_a_number_or_auto(jobs, tmp_path):
+    result = invoke("compare", "demo", f"--jobs={jobs}", "--out", tmp_path / "out")
+    assert (result.exit_code, "expected a number from 1, or auto" in result.output) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("methods", "line"),
+    [
+        (["--methods", "fedper", "--methods", "fedavg, three"], "got 'three'"),  # of several options, all are compared
+        (["--methods", " ,"], "--methods: expected at least one method"),
+    ],
+)
+def test_a_comparison_of_other_than_known_methods_is_refused(tmp_path, methods, line):
+    assert line in refused("compare", "demo", *methods, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_of_a_run_is_refused(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    assert "got a run in it" in refused("compare", "demo", "--out", tmp_path)

@@ -7,16 +7,11 @@ import sys
 import pytest
 import yaml
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import invoke, printed
 from small import SMALL
 
 pytestmark = pytest.mark.slow
-
-
-def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +25,16 @@ def config(tmp_path_factory):
 def finished(config, tmp_path_factory):
     """A run of FedHCA² with its Local baseline."""
     out = tmp_path_factory.mktemp("run") / "out"
-    done = invoke("run", config, "--out", out)
-    assert done.exit_code == 0, done.output
-    return out, done.output
+    return out, printed("run", config, "--out", out)
 
 
 def result(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-def test_the_table_has_a_row_for_each_client_and_task(finished):
+def test_the_table_has_a_row_for_each_client_and_task_with_the_numbers_of_the_result(finished):
     words = ("outdoor-semseg", "outdoor-normals", "home", "mIoU", "mErr", "RMSE", "local", "fedhca2", "gain", "Δm")
     assert [word for word in words if word not in finished[1]] == []
-
-
-def test_the_table_prints_the_numbers_of_the_result(finished):
     assert f"{result(finished[0])['clients']['outdoor-normals']['normals']['mean_error']:.1f}°" in finished[1]
 
 
@@ -53,18 +43,14 @@ def test_the_baseline_is_a_run_of_local(finished):
     assert (baseline["method"], baseline["clients"]) == ("local", result(finished[0])["baseline"])
 
 
-def test_local_sends_nothing_but_losses_and_scores(finished):
-    up = [e["bytes_up"] for e in events(finished[0] / "baseline") if e["event"] == "client"]
-    assert max(up) < 100
+def client_events(folder):
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [event for event in found if event["event"] == "client"]
 
 
-def events(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def test_bytes_add_up(finished):
-    found = [event for event in events(finished[0]) if event["event"] == "client"]
-    total = {"up": sum(e["bytes_up"] for e in found), "down": sum(e["bytes_down"] for e in found)}
+def test_local_sends_nothing_but_losses_and_scores_and_bytes_add_up(finished):
+    assert max(event["bytes_up"] for event in client_events(finished[0] / "baseline")) < 100
+    total = {way: sum(event[f"bytes_{way}"] for event in client_events(finished[0])) for way in ("up", "down")}
     assert total == result(finished[0])["bytes"]
 
 
@@ -107,9 +93,7 @@ SLOW_TO_IMPORT = {
 
 
 def test_the_first_batch_waits_for_no_import_that_it_does_without(tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-c", FIRST_BATCH, tmp_path / "run"], capture_output=True, text=True, check=True
-    )
-    imported = set(ended.stdout.split())
+    command = [sys.executable, "-c", FIRST_BATCH, tmp_path / "run"]
+    imported = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     assert "timm" in imported
     assert imported & SLOW_TO_IMPORT == set()

@@ -6,7 +6,7 @@ import signal
 import pytest
 import typer
 
-from fedhca2.cli.run import exit_when_interrupted
+from fedhca2.cli.app import clear_errors
 from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.run_folder.reader import RunFiles
@@ -139,7 +139,7 @@ def test_a_run_goes_on_after_a_signal(once, tmp_path):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_command_ends_as_the_signal_says(tmp_path, number, code):
-    with pytest.raises(typer.Exit) as ended, exit_when_interrupted():
+    with pytest.raises(typer.Exit) as ended, clear_errors():
         raise Interrupted(number, tmp_path, 1)
     assert ended.value.exit_code == code
 

@@ -1,12 +1,10 @@
 """Every part of a run uses the metric that the config selects."""
 
-import json
 import shutil
 
 import pytest
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import as_json
 from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.figures.curves import metric_curves
@@ -32,30 +30,18 @@ def run(tmp_path_factory):
     return RunFiles.open(out)
 
 
-def test_the_result_has_it(run):
-    assert "miou_of_images" in run.result.clients["shop"]["sal"]
-
-
-def test_delta_m_is_of_it(run):
+def test_delta_m_the_table_and_the_curve_are_of_it(run):
     ours, alone = (headline(TASKS["sal"], held["shop"]["sal"]) for held in (run.result.clients, run.result.baseline))
     assert ours.metric == "miou_of_images"
     assert run.result.delta_m == pytest.approx(relative_gain(ours.value, alone.value, True))
-
-
-def test_the_table_names_it(run):
     assert "mIoU of images ↑" in [cell.text for row in result_table(run).rows for cell in row]
-
-
-def test_the_curve_is_of_it(run):
     (figure,) = metric_curves(run)
     assert figure.note.startswith("mIoU of images on each client's validation images.")
 
 
 def test_evaluating_once_more_gives_it_again(run, tmp_path):
     shutil.copytree(run.path, tmp_path / "run")
-    assert CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")]).exit_code == 0
-    again = json.loads((tmp_path / "run" / "evaluation-val.json").read_text())
-    assert again["clients"] == run.result.clients
+    assert as_json("evaluate", tmp_path / "run")["clients"] == run.result.clients
 
 
 def test_a_baseline_that_was_judged_otherwise_is_refused(run, tmp_path):

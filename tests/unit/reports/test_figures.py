@@ -1,5 +1,4 @@
 import json
-import re
 import sys
 
 import numpy as np
@@ -8,32 +7,15 @@ import torch
 
 from fedhca2.aggregation import Member, Voting
 from fedhca2.params import Layout
-from fedhca2.reports.figures import COLOURS, Slider, fit_range, heat_map
-from fedhca2.reports.figures.conflict import (
-    SYMBOLS,
-    Point,
-    conflict_figures,
-    cosines,
-    map_figures,
-    principal_map,
-    tsne_map,
-)
+from fedhca2.reports.figures import COLOURS, Slider, conflict, heat_map, mixing
+from fedhca2.reports.figures.conflict import SYMBOLS, Point, conflict_figures, principal_map, tsne_map
 from fedhca2.reports.figures.curves import cost_figures, draw_series, loss_curves, metric_curves, weight_figures
 from fedhca2.reports.figures.groups import ClientGroups, by_members, group_clients, mean_of
-from fedhca2.reports.figures.mixing import (
-    attention_figures,
-    correctness,
-    entropy,
-    exchange_sentence,
-    friends,
-    grouping_figures,
-    shares,
-)
-from fedhca2.reports.page.tables import kinds_tables
+from fedhca2.reports.figures.mixing import attention_figures, friends, grouping_figures
 from fedhca2.run_folder.baseline import baseline_files
 from fedhca2.run_folder.folder import BASELINE_METRICS
 from fedhca2.run_folder.reader import RunFiles
-from made_run import crowded_run, made_run, with_twin
+from made_run import made_run, with_twin
 
 
 @pytest.fixture
@@ -45,124 +27,75 @@ def by_id(figures):
     return {figure.id: figure for figure in figures}
 
 
-def test_every_task_has_a_curve_for_each_client_that_has_it(run):
-    scores = by_id(metric_curves(run))
-    assert list(scores) == ["metric-semseg", "metric-sal", "metric-depth"]
-    assert [trace["name"] for trace in scores["metric-semseg"].data] == ["road", "home"]
-    assert by_id(loss_curves(run))["loss-sal"].data[0]["x"] == [1, 2, 3]  # the rounds that trained
-
-
-def test_where_an_encoder_came_from_is_told_in_shares_of_its_weight(tmp_path):
-    (told,) = exchange_sentence(with_twin(made_run(tmp_path)))
-    assert "its own" in told
-    assert "β" in told
-    shares = [int(share) for share in re.findall(r"(\d+)%", told)]
-    assert sum(shares) in (99, 100, 101)
-
-
-def test_a_run_that_mixes_no_encoders_tells_nothing(tmp_path):
-    run = made_run(tmp_path, rounds=0)
-    assert exchange_sentence(run) == []
+def test_a_run_that_mixes_no_encoders_does_not_say_where_they_came_from(tmp_path):
+    assert mixing.exchange_sentence(made_run(tmp_path, rounds=0)) == []
 
 
 def test_a_baseline_from_elsewhere_has_its_line(tmp_path):
     made_run(tmp_path / "local", "local")
-    kept = baseline_files(tmp_path / "local", {})
     run = made_run(tmp_path / "run")
-    (run.path / BASELINE_METRICS).write_text(json.dumps(kept[BASELINE_METRICS]))
+    (run.path / BASELINE_METRICS).write_text(json.dumps(baseline_files(tmp_path / "local", {})[BASELINE_METRICS]))
     names = [trace["name"] for trace in by_id(metric_curves(run))["metric-sal"].data]
     assert names == ["shop", "shop, local"]
 
 
-def test_losses_of_a_baseline_have_their_line(tmp_path):
-    run = made_run(tmp_path / "run")
-    made_run(tmp_path / "run" / "baseline", "local")
+def test_losses_of_a_baseline_have_their_line_and_are_kept_for_other_runs(tmp_path):
+    run, local = made_run(tmp_path / "run"), made_run(tmp_path / "run" / "baseline", "local")
     alone = by_id(loss_curves(run))["loss-sal"].data[1]
     assert (alone["name"], alone["x"], alone["line"]["dash"]) == ("shop, local", [1, 2, 3], "dot")
-
-
-def test_the_baseline_of_a_run_with_a_baseline_is_kept_too(tmp_path):
-    made_run(tmp_path / "run")
-    local = made_run(tmp_path / "run" / "baseline", "local")
     assert baseline_files(tmp_path / "run", {})[BASELINE_METRICS] == [*local.of("metric"), *local.of("loss")]
 
 
-def test_learned_weights_are_drawn_by_client_and_by_layer(run):
-    figures = by_id(weight_figures(run))
-    alpha = {trace["name"]: trace["y"] for trace in figures["alpha"].data}
-    assert alpha["road"] == pytest.approx([0.1, 0.11, 0.12])
-    assert figures["beta-layers"].data[0]["x"] == ["L1 fuse", "L2 norm"]
-    assert list(figures["beta-layers"].sliders[0].labels) == ["1", "2", "3"]
-
-
-def test_conflicts_are_cosines_of_the_products(run):
+def test_conflicts_are_cosines_of_the_products_without_the_diagonal_in_colours_that_span_them(run):
     last = [event for event in run.of("aggregation") if event["part"] == "encoder"][-1]
-    gram = np.array(last["products"])
+    gram, figure = np.array(last["products"]), by_id(conflict_figures(run))["cosine-encoder"]
     expected = gram / np.sqrt(np.outer(gram.diagonal(), gram.diagonal()))
-    names = by_id(conflict_figures(run))["cosine-encoder"].data[0]["y"]
-    order = [last["members"].index(name) for name in names]
-    found = np.array(by_id(conflict_figures(run))["cosine-encoder"].data[0]["z"])
-    off_diagonal = ~np.eye(3, dtype=bool)
-    np.testing.assert_allclose(found[off_diagonal], expected[np.ix_(order, order)][off_diagonal])
-
-
-def test_the_diagonal_of_cosines_is_empty_and_the_colours_span_the_rest(run):
-    figure = by_id(conflict_figures(run))["cosine-encoder"]
+    np.fill_diagonal(expected, np.nan)
+    order = [last["members"].index(name) for name in figure.data[0]["y"]]
+    np.testing.assert_allclose(figure.data[0]["z"], expected[np.ix_(order, order)])
     states = np.array([change["z"][0] for change in figure.changes])
-    assert np.isnan(states.diagonal(axis1=1, axis2=2)).all()
     assert figure.data[0]["zmax"] == -figure.data[0]["zmin"] == pytest.approx(np.nanmax(np.abs(states)))
 
 
-def test_a_client_that_was_away_leaves_a_gap(tmp_path):
-    figure = by_id(conflict_figures(made_run(tmp_path, away=("shop",))))["cosine-encoder"]
-    assert np.isnan(figure.changes[1]["z"][0][1]).all()
-
-
-def test_gaps_can_be_written_as_json(tmp_path):
+def test_a_client_that_was_away_leaves_gaps_which_can_be_written_as_json(tmp_path):
     run = made_run(tmp_path, away=("shop",))
-    figures = [*conflict_figures(run), *grouping_figures(run), *weight_figures(run), *cost_figures(run)]
+    cosines, costs = by_id(conflict_figures(run)), by_id(cost_figures(run))
+    assert np.isnan(cosines["cosine-encoder"].changes[1]["z"][0][1]).all()
+    shop = next(trace for trace in costs["bytes"].data if trace["name"] == "shop")
+    assert [np.isnan(value) for value in shop["y"]] == [False, True, False, True]
+    figures = [*cosines.values(), *grouping_figures(run), *weight_figures(run), *costs.values()]
     assert json.dumps([figure.to_json() for figure in figures], allow_nan=False)
 
 
 def test_models_are_compared_less_their_mean():
     rows = np.array([[1.0, 5.0], [-1.0, 5.0]])
-    np.testing.assert_allclose(cosines(rows @ rows.T, "differences"), [[1, -1], [-1, 1]], atol=1e-12)
+    np.testing.assert_allclose(conflict.cosines(rows @ rows.T, "differences"), [[1, -1], [-1, 1]], atol=1e-12)
 
 
-def test_the_map_keeps_distances_that_fit_a_plane():
-    angles = np.array([0.0, 1.0, 2.5])
-    cosine = np.cos(angles[:, None] - angles)
+def test_the_map_keeps_distances_that_fit_a_plane_and_is_turned_towards_the_one_before():
+    cosine = np.cos(np.subtract.outer([0.0, 1.0, 2.5], [0.0, 1.0, 2.5]))
     points, share = principal_map(cosine)
     found = np.linalg.norm(points[:, None] - points, axis=-1)
     np.testing.assert_allclose(found**2, 2 - 2 * cosine, atol=1e-9)
     assert share == pytest.approx(1)
-
-
-def test_a_map_is_turned_towards_the_one_before():
-    cosine = np.cos(np.subtract.outer([0.0, 1.0, 2.5], [0.0, 1.0, 2.5]))
-    first, _ = principal_map(cosine)
-    turned, _ = principal_map(cosine, near=first @ np.array([[0.0, 1.0], [-1.0, 0.0]]))
-    np.testing.assert_allclose(turned, first @ np.array([[0.0, 1.0], [-1.0, 0.0]]), atol=1e-9)
+    turned = points @ np.array([[0.0, 1.0], [-1.0, 0.0]])
+    np.testing.assert_allclose(principal_map(cosine, near=turned)[0], turned, atol=1e-9)
 
 
 def alike(groups, copies=3):
     """Cosines of vectors in groups of similar ones."""
     rng = np.random.default_rng(0)
-    rows = np.repeat(rng.standard_normal((groups, 40)), copies, axis=0) + 0.3 * rng.standard_normal(
-        (groups * copies, 40)
-    )
+    rows = np.repeat(rng.standard_normal((groups, 40)), copies, axis=0)
+    rows += 0.3 * rng.standard_normal(rows.shape)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return rows @ rows.T
 
 
-def test_neighbours_on_a_tsne_map_are_alike():
+def test_neighbours_on_a_tsne_map_are_alike_and_it_is_always_the_same():
     points = tsne_map(alike(groups=5))
     distances = np.linalg.norm(points[:, None] - points, axis=-1) + np.diag([np.inf] * 15)
     assert (distances.argmin(axis=1) // 3).tolist() == (np.arange(15) // 3).tolist()
-
-
-def test_a_tsne_map_is_always_the_same():
-    np.testing.assert_array_equal(tsne_map(alike(groups=5)), tsne_map(alike(groups=5)))
+    np.testing.assert_array_equal(tsne_map(alike(groups=5)), points)
 
 
 def test_a_tsne_map_leaves_out_who_was_away():
@@ -175,7 +108,7 @@ def crowd(count):
     """`count` clients of two data sets, and the figures that map their updates."""
     points = [Point(f"c{i}", f"c{i}", ("outdoor", "indoor")[i % 2]) for i in range(count)]
     colours = {f"c{i}": COLOURS[i % len(COLOURS)] for i in range(count)}
-    return by_id(map_figures([np.eye(count)], points, colours, Slider.of_rounds([1]), "encoder", "Map"))
+    return by_id(conflict.map_figures([np.eye(count)], points, colours, Slider.of_rounds([1]), "encoder", "Map"))
 
 
 @pytest.mark.parametrize(
@@ -186,10 +119,6 @@ def test_few_points_have_names_and_neither_few_nor_many_have_tsne(count, mode, m
     figures = crowd(count)
     assert list(figures) == ["map-encoder", "tsne-encoder"][:maps]
     assert {trace["mode"] for trace in figures["map-encoder"].data[:count]} == {mode}
-
-
-def test_three_clients_have_no_map(run):
-    assert not [figure.id for figure in conflict_figures(run) if figure.id.startswith("map")]
 
 
 def test_without_scikit_learn_the_map_says_how_to_get_it(monkeypatch):
@@ -221,66 +150,25 @@ def test_clients_have_the_same_place_in_every_figure(run):
     assert all(found == sorted(found) for found in places)
 
 
-def test_many_clients_are_drawn_by_kind(tmp_path):
-    run = crowded_run(tmp_path, len(COLOURS) + 2, rounds=2)
-    assert list(group_clients(run).groups) == ["outdoor: semseg", "outdoor: sal", "indoor: depth, semseg"]
-    assert {trace["meta"] for trace in by_id(loss_curves(run))["loss-semseg"].data} == {
-        "outdoor: semseg",
-        "indoor: depth, semseg",
-    }
-
-
-def test_scores_of_many_clients_are_listed_by_kind_with_their_ends(tmp_path):
-    run = crowded_run(tmp_path, 60, rounds=1)
-    (table,) = kinds_tables(run)
-    assert len(table.rows) == 4  # three kinds, one of them with two tasks
-    road = [client for client, kind in run.kinds.items() if kind == "outdoor:semseg"]
-    scores = {client: run.result.clients[client]["semseg"]["miou"] for client in road}
-    assert max(scores, key=scores.get) in table.rows[0][-1].text
-    assert kinds_tables(made_run(tmp_path / "few")) == []
-
-
 def test_seeds_are_drawn_as_their_mean_in_a_band():
     low, high, mean = draw_series("ours", "#000000", [{1: 2.0}, {1: 6.0}, {1: 4.0}], [1], band="seeds")
     assert (low["y"], high["y"], mean["y"]) == ([2.0], [6.0], [4.0])
-
-
-def test_bytes_of_an_absent_round_are_a_gap(tmp_path):
-    figure = by_id(cost_figures(made_run(tmp_path, away=("shop",))))["bytes"]
-    shop = next(trace for trace in figure.data if trace["name"] == "shop")
-    assert [np.isnan(value) for value in shop["y"]] == [False, True, False, True]
-
-
-def test_noise_does_not_fill_an_axis():
-    low, high = fit_range([3.041102, 3.041108])
-    assert high - low > 0.3
-
-
-def test_attention_has_a_state_for_every_tensor_and_round_and_opens_on_the_least_even_one(run):
-    figures = by_id(attention_figures(run))
-    tensors, rounds = figures["attention"].sliders
-    assert list(tensors.labels) == ["fuse.weight", "fuse.bias", "norm.weight", "norm.bias"]
-    assert (rounds.name, len(figures["attention"].changes)) == ("round", 4 * 3)
-    events = [event for event in run.of("aggregation") if event["part"] == "decoder"]
-    evenness = [[entropy(np.array(tensor)) for tensor in event["mixing"][0]] for event in events]
-    assert tensors.start == int(np.argmin(evenness[-1]))
-    assert figures["entropy"].data[0]["z"][0] == pytest.approx([one[0] for one in evenness])
 
 
 def test_a_partner_that_nobody_chose_is_not_counted_although_both_get_the_same_mixture():
     rows = torch.tensor([[1.0, 0.1], [-1.0, 0.1], [1.0, 0.0], [-1.0, 0.0]])  # the first two are of one task
     members = [Member(name, group) for name, group in zip("abcd", "xxyy", strict=True)]
     layout = Layout(("conv.weight",), ((1, 2),))
-    mixing = Voting(friends=2, layers=1).mixing((rows @ rows.T).double()[None], members, layout)
+    voted = Voting(friends=2, layers=1).mixing((rows @ rows.T).double()[None], members, layout)
     event = {
         "members": list("abcd"),
-        "mixing": [blend.weights.tolist() for blend in mixing.blends],
-        "gets": [list(blend.gets) for blend in mixing.blends],
-        "votes": mixing.votes.tolist(),
+        "mixing": [blend.weights.tolist() for blend in voted.blends],
+        "gets": [list(blend.gets) for blend in voted.blends],
+        "votes": voted.votes.tolist(),
     }
-    assert (shares(event)[[0, 1], [1, 0]] > 0).all()
+    assert (mixing.shares(event)[[0, 1], [1, 0]] > 0).all()
     assert friends(event).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
-    assert "in 0%" in correctness(friends(event), list("xxyy"))
+    assert "in 0%" in mixing.correctness(friends(event), list("xxyy"))
 
 
 def test_grouping_counts_common_rounds_only():
@@ -288,15 +176,6 @@ def test_grouping_counts_common_rounds_only():
     alone = {"members": ["a"], "mixing": [[[1.0]]], "gets": [[0]]}
     (same,) = by_members([both, alone, alone], ClientGroups({}, {}))
     assert mean_of(same.matrices(friends)).tolist() == [[1, 1], [1, 1]]
-
-
-def test_votes_have_a_row_for_every_layer(run):
-    assert by_id(grouping_figures(run))["votes"].data[0]["y"] == ["layer -2", "layer -1"]
-
-
-def test_bytes_add_up(run):
-    total = by_id(cost_figures(run))["bytes-total"]
-    assert sum(total.data[0]["y"]) * 2**20 == pytest.approx(3 * 3 * 400)
 
 
 @pytest.mark.parametrize(("cosine", "explained"), [(-0.2, True), (0.2, False)])

@@ -5,10 +5,9 @@ from io import StringIO
 from math import isnan
 
 import pytest
-from typer.testing import CliRunner
 
 import fedhca2
-from fedhca2.cli import app
+from command import as_json, printed
 from made_run import made_run
 
 
@@ -22,8 +21,12 @@ def runs(tmp_path):
     return tmp_path
 
 
-def test_the_best_method_comes_first_and_unfinished_runs_are_left_out(runs):
-    board = fedhca2.leaderboard(runs)
+@pytest.fixture
+def board(runs):
+    return fedhca2.leaderboard(runs)
+
+
+def test_the_best_method_comes_first_and_unfinished_runs_are_left_out(board):
     assert [record["method"] for record in board] == ["fedhca2", "local", "fedavg"]
 
 
@@ -37,36 +40,21 @@ def test_a_run_without_a_baseline_is_compared_with_local_of_its_seed(runs):
     assert isnan(fedhca2.leaderboard(runs)[-1]["delta_m"])
 
 
-def test_every_record_has_the_same_columns_with_values_of_one_type(runs):
-    (columns,) = {tuple((key, type(value)) for key, value in record.items()) for record in fedhca2.leaderboard(runs)}
+def test_every_record_has_the_same_columns_with_values_of_one_type(board):
+    (columns,) = {tuple((key, type(value)) for key, value in record.items()) for record in board}
     assert "delta_m" in dict(columns)
 
 
-def test_numbers_are_means_over_seeds(runs):
-    first, *_ = fedhca2.leaderboard(runs)
-    assert first["seeds"] == 2
-    assert first["delta_m"] == pytest.approx(20)
-    assert first["standard_deviation"] == pytest.approx(200**0.5)
-    assert (first["seconds"], first["bytes_up"]) == (4.5, 3600)
-
-
-def test_the_worst_client_gained_least(runs):
-    first, *_ = fedhca2.leaderboard(runs)
+def test_numbers_are_means_over_seeds_and_the_worst_client_gained_least(board):
     depth = [100 * (1 - 1 / better) for better in (1.1, 1.3)]  # which has to be small
-    assert first["worst_client"] == "home"
-    assert first["worst_gain"] == pytest.approx(((10 + 30) / 2 + sum(depth) / 2) / 2)
+    numbers = {"delta_m": 20, "standard_deviation": 200**0.5, "worst_gain": ((10 + 30) / 2 + sum(depth) / 2) / 2}
+    assert {key: board[0][key] for key in numbers} == pytest.approx(numbers)
+    others = {"seeds": 2, "seconds": 4.5, "bytes_up": 3600, "worst_client": "home"}
+    assert {key: board[0][key] for key in others} == others
 
 
-def test_the_command_prints_the_same_records(runs):
-    def printed(*words):
-        done = CliRunner().invoke(app, ["leaderboard", str(runs), *words])
-        assert done.exit_code == 0
-        return done.stdout
-
-    assert json.loads(printed("--json"))[0]["delta_m"] == pytest.approx(20)
-    assert next(csv.DictReader(StringIO(printed("--csv"))))["worst_client"] == "home"
-    assert "+20.00 ± 14.14" in printed()
-
-
-def test_an_empty_folder_has_no_board(tmp_path):
-    assert "No finished runs" in CliRunner().invoke(app, ["leaderboard", str(tmp_path)]).stdout
+def test_the_command_prints_the_same_records(runs, tmp_path):
+    assert as_json("leaderboard", runs)[0]["delta_m"] == pytest.approx(20)
+    assert next(csv.DictReader(StringIO(printed("leaderboard", runs, "--csv"))))["worst_client"] == "home"
+    assert "+20.00 ± 14.14" in printed("leaderboard", runs)
+    assert "No finished runs" in printed("leaderboard", tmp_path / "begun")

@@ -3,8 +3,8 @@ import pytest
 from PIL import Image
 
 from fedhca2.errors import UserError
-from fedhca2.reports.pictures import GAP, overlay, paint, paint_label, samples_panel
-from fedhca2.tasks import TASKS
+from fedhca2.reports.pictures import GAP, answer_of, overlay, paint, paint_label, samples_panel
+from fedhca2.tasks import TASKS, LabelSpace
 from made_run import SIZE, made_run
 
 
@@ -14,14 +14,13 @@ def test_a_panel_has_a_row_for_every_task(tmp_path):
     assert two.height - one.height == 32 + GAP
 
 
-def test_an_unknown_client_is_named_with_those_there_are(tmp_path):
-    with pytest.raises(UserError, match="client 'nobody', got home, road, shop"):
-        samples_panel(made_run(tmp_path), "nobody")
-
-
-def test_a_sample_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(UserError, match="sample: expected a number below 2"):
-        samples_panel(made_run(tmp_path), "road", index=2)
+@pytest.mark.parametrize(
+    ("client", "index", "line"),
+    [("nobody", 0, "client 'nobody', got home, road, shop"), ("road", 2, "sample: expected a number below 2")],
+)
+def test_a_client_or_sample_that_is_not_there_is_an_error(tmp_path, client, index, line):
+    with pytest.raises(UserError, match=line):
+        samples_panel(made_run(tmp_path), client, index)
 
 
 def test_unknown_depth_is_grey_in_a_label_and_near_in_a_prediction():
@@ -39,3 +38,34 @@ def test_an_overlay_has_the_size_of_its_image():
 def test_what_is_no_number_is_grey(task):
     unknown = np.full((3 if task == "normals" else 1, 2, 2), np.nan, np.float32)
     assert paint(TASKS[task], unknown).getpixel((0, 0)) == (64, 64, 64)
+
+
+PETS, UNNAMED = LabelSpace(names=("cat", "dog", "owl")), LabelSpace(classes=2)
+
+
+@pytest.mark.parametrize(
+    ("task", "space", "values", "probabilities", "text"),
+    [
+        ("classification", PETS, [1.0], [0.2, 0.7, 0.1], "dog (0.70)"),
+        ("classification", UNNAMED, [1.0], [0, 1], "1 (1.00)"),
+        ("multilabel", PETS, [0.6, 0.1, 0.9], [0.6, 0.1, 0.9], "owl (0.90), cat (0.60)"),
+        ("multilabel", PETS, [0.1, 0.2, 0.3], [0.1, 0.2, 0.3], "nothing"),
+        ("regression", LabelSpace(), [2.5], None, "2.5"),
+        ("regression", LabelSpace(names=("x", "y")), [2.5, -1], None, "x 2.5, y -1"),
+        ("regression", LabelSpace(names=("tilt",)), [3], None, "3"),
+        ("semseg", PETS, [[[0, 0, 2, 2, 2, 2, 1, 0, 0, 0]]], None, "cat 50%, owl 40%, dog 10%"),
+        ("depth", LabelSpace(), [[[1.0, 4.25]]], None, "1 to 4.25 m"),
+        ("sal", LabelSpace(), [[[0.2, 0.6, 0.9, 0.1]]], None, "50% of the pixels"),
+        ("normals", LabelSpace(), [[[0.0]], [[0.0]], [[1.0]]], None, "3 channels of 1×1"),
+    ],
+)
+def test_a_prediction_is_put_into_words(task, space, values, probabilities, text):
+    probabilities = probabilities and np.array(probabilities)
+    assert str(answer_of(TASKS[task], space, np.array(values), probabilities)) == text
+
+
+def test_an_answer_has_the_numbers_behind_its_words():
+    answer = answer_of(TASKS["classification"], PETS, np.array([1.0]), np.array([0.2, 0.7, 0.1]))
+    assert (answer.value, answer.values["owl"]) == (0.7, 0.1)
+    map = np.array([[[0, 0, 2, 2, 2, 2, 1, 0, 0, 0]]])
+    assert answer_of(TASKS["semseg"], PETS, map).values == {"cat": 0.5, "owl": 0.4, "dog": 0.1}

@@ -30,13 +30,9 @@ SURE = gains(ours=[4.9, 5.0, 5.1], other=[-3.0, 0.0, 3.0])
 
 
 @given(p_values)
-def test_a_correction_never_lowers_p(found):
-    assert all(found[name] <= p <= 1 for name, p in holm(found).items())
-
-
-@given(p_values)
-def test_a_correction_keeps_the_order(found):
+def test_a_correction_never_lowers_p_and_keeps_the_order(found):
     corrected = holm(found)
+    assert all(found[name] <= p <= 1 for name, p in corrected.items())
     assert sorted(corrected.values()) == [corrected[name] for name in sorted(found, key=found.get)]
 
 
@@ -67,18 +63,21 @@ def test_the_corrected_p_is_in_the_csv_file():
     assert rows == {"local": "", **{name: repr(p) for name, p in SURE.p_values.items()}}
 
 
-def test_two_seeds_give_no_mark_and_the_note_says_why():
-    two = gains(ours=[5.0, 5.1])
-    assert not two.is_beyond_chance("ours", DELTA_M)
-    assert marks_note(two).endswith("expected at least 3 seeds with a known Δm, got 2 seeds.")
-
-
-def test_the_note_says_that_nothing_is_beyond_chance():
-    assert marks_note(gains(ours=[-3.0, 0.0, 3.0])).startswith("No Δm differs from 0 beyond chance")
-
-
-def test_without_a_gain_there_is_no_note():
-    assert marks_note(Comparison([SAL], {"a": {SAL: SeedScores({0: 1.0})}})) == ""
+@pytest.mark.parametrize(
+    ("comparison", "note"),
+    [
+        (
+            gains(ours=[5.0, 5.1]),
+            "No Δm is tested against chance: expected at least 3 seeds with a known Δm, got 2 seeds.",
+        ),
+        (gains(ours=[-3.0, 0.0, 3.0]), "No Δm differs from 0 beyond chance"),
+        (Comparison([SAL], {"a": {SAL: SeedScores({0: 1.0})}}), ""),
+    ],
+    ids=["two seeds", "gains that vary", "no gain"],
+)
+def test_without_a_mark_the_note_says_why(comparison, note):
+    assert not any(comparison.is_beyond_chance(method, DELTA_M) for method in comparison.entries)
+    assert marks_note(comparison)[: len(note) or None] == note
 
 
 def ranked(**rows):
@@ -90,25 +89,21 @@ def ranked(**rows):
     return ranking_of(Comparison([SAL, DEPTH], entries))
 
 
-def test_lower_errors_rank_better():
-    found = ranked(a=([3, 3], [1, 1]), b=([2, 2], [2, 2]), c=([1, 1], [3, 3]))
-    assert (found.ranks, found.rankings) == ({"a": 1, "b": 2, "c": 3}, 4)
+KNOWN = ([2, 2], [2, 2])
 
 
 @pytest.mark.parametrize(
     ("b", "c", "rankings"),
-    [(([2, 2], [2, 2]), ([1], [3]), 2), (([2, float("nan")], [2, 2]), ([1, 1], [3, 3]), 3)],
-    ids=["a seed is missing", "a score is unknown"],
+    [(KNOWN, ([1, 1], [3, 3]), 4), (KNOWN, ([1], [3]), 2), (([2, float("nan")], [2, 2]), ([1, 1], [3, 3]), 3)],
+    ids=["all are known", "a seed is missing", "a score is unknown"],
 )
-def test_only_known_scores_with_seeds_that_all_methods_have_are_ranked(b, c, rankings):
-    assert ranked(a=([3, 3], [1, 1]), b=b, c=c).rankings == rankings
+def test_known_scores_with_seeds_that_all_methods_have_are_ranked_and_lower_errors_are_better(b, c, rankings):
+    found = ranked(a=([3, 3], [1, 1]), b=b, c=c)
+    assert (found.ranks, found.rankings) == ({"a": 1, "b": 2, "c": 3}, rankings)
 
 
-def test_two_methods_have_no_figure():
+def test_two_methods_have_no_figure_and_three_that_do_not_differ_are_one_group():
     assert rank({"a": [1.0] * 9, "b": [2.0] * 9}) is None
-
-
-def test_if_nothing_differs_all_methods_are_one_group():
     assert rank({"a": [1, 2, 3], "b": [2, 3, 1], "c": [3, 1, 2]}).groups == [["a", "b", "c"]]
 
 
@@ -129,18 +124,11 @@ def test_the_figure_says_what_it_assumes():
     assert "assume independent rankings" in ranking_note(ranking)
 
 
-@pytest.fixture
-def three(tmp_path):
-    return [made_run(tmp_path / name, name, better=better) for name, better in (("local", 1), ("a", 1.1), ("b", 1.2))]
-
-
-def test_the_figure_is_saved_beside_the_tables_and_does_not_stay_for_a_later_comparison(three, tmp_path):
+def test_the_figure_is_on_the_page_and_beside_the_tables_of_three_methods_alone(tmp_path):
+    three = [made_run(tmp_path / name, name, better=better) for name, better in (("local", 1), ("a", 1.1), ("b", 1.2))]
+    drawn = [block for block in several_sections(three)[0].blocks if isinstance(block, Drawing)]
+    assert [block.title for block in drawn] == ["Average ranks and their critical difference"]
     write_comparison(three, tmp_path)
     assert (tmp_path / RANKS_FILE).read_text().startswith("<svg")
     write_comparison(three[:2], tmp_path)
     assert not (tmp_path / RANKS_FILE).exists()
-
-
-def test_the_figure_is_on_the_page(three):
-    drawn = [block for block in several_sections(three)[0].blocks if isinstance(block, Drawing)]
-    assert [block.title for block in drawn] == ["Average ranks and their critical difference"]

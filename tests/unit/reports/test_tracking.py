@@ -7,24 +7,19 @@ from urllib.parse import urlparse
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import invoke, refused
 from fedhca2.errors import UserError
 from fedhca2.reports.tracking import Scalar, TrackedRun, Trackers, Wandb, scalars
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import Watchers
 from made_run import made_run
-from small_run import SETTINGS, CrashError, crash, resume_small, run_small, small
+from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small
 
 
-def invoked(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def sending(run, *wanted, work):
-    """Train with these trackers as the command does."""
-    with Trackers(run, wanted) as trackers:
-        work(trackers)
+def watch(run, track):
+    """Send a run to a tracker."""
+    return invoke("watch", run, "--track", track)
 
 
 def logged(run):
@@ -56,8 +51,8 @@ class MLflowStore:
     def points(self):
         """Every point of the only run, as (tag, round, value)."""
         (run,) = self.runs
-        histories = [(tag, self.client.get_metric_history(run.info.run_id, tag)) for tag in run.data.metrics]
-        return [(tag, point.step, point.value) for tag, points in histories for point in points]
+        points = [point for tag in run.data.metrics for point in self.client.get_metric_history(run.info.run_id, tag)]
+        return [(point.key, point.step, point.value) for point in points]
 
     def files(self):
         (run,) = self.runs
@@ -74,28 +69,24 @@ def store(tmp_path, monkeypatch):
 
 def test_tensorboard_gets_what_a_run_wrote_down(tmp_path):
     run = made_run(tmp_path / "run", better=1.1)
-    invoked("watch", run.path, "--track", f"tensorboard={tmp_path / 'board'}")
+    watch(run.path, f"tensorboard={tmp_path / 'board'}")
     assert in_tensorboard(tmp_path / "board") == logged(run)
 
 
-def test_mlflow_gets_every_number_once(tmp_path, store):
+def test_mlflow_gets_every_number_once_and_the_settings_as_parameters(tmp_path, store):
     run = made_run(tmp_path / "run", better=1.1)
     for _ in range(2):
-        assert invoked("watch", run.path, "--track", f"mlflow={tmp_path / 'mlruns'}").exit_code == 0
+        assert watch(run.path, f"mlflow={tmp_path / 'mlruns'}").exit_code == 0
     points = store.points()
     assert {(tag, step): value for tag, step, value in points} == logged(run)
     assert len(points) == len(logged(run))
-
-
-def test_mlflow_has_the_settings_as_parameters(tmp_path, store):
-    invoked("watch", made_run(tmp_path / "run").path, "--track", f"mlflow={tmp_path / 'mlruns'}")
-    (run,) = store.runs
-    assert (run.data.params["method.name"], run.data.params["rounds"], run.info.run_name) == ("fedhca2", "3", "run")
+    (sent,) = store.runs
+    assert (sent.data.params["method.name"], sent.data.params["rounds"], sent.info.run_name) == ("fedhca2", "3", "run")
 
 
 def test_two_runs_are_two_in_mlflow(tmp_path, store):
     for name in ("a", "b"):
-        invoked("watch", made_run(tmp_path / name).path, "--track", f"mlflow={tmp_path / 'mlruns'}")
+        watch(made_run(tmp_path / name).path, f"mlflow={tmp_path / 'mlruns'}")
     assert sorted(run.info.run_name for run in store.runs) == ["a", "b"]
 
 
@@ -105,7 +96,7 @@ def test_wandb_gets_what_a_run_wrote_down(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     run, sent, log = made_run(tmp_path / "run", better=1.1), [], wandb.Run.log
     monkeypatch.setattr(wandb.Run, "log", lambda self, row: (sent.append(row), log(self, row)))
-    assert invoked("watch", run.path, "--track", "wandb=project").exit_code == 0
+    assert watch(run.path, "wandb=project").exit_code == 0
     assert next(tmp_path.glob("wandb/offline-run-*/run-*.wandb")).stat().st_size > 1000
     assert {(tag, row["round"]): row[tag] for row in sent for tag in row.keys() - {"round"}} == logged(run)
 
@@ -150,7 +141,7 @@ def test_a_tracker_of_ones_own_gets_run_numbers_and_files(tmp_path, own, capsys)
 
 def test_a_tracker_that_breaks_is_named_and_gets_nothing_more(tmp_path, own):
     run = made_run(tmp_path / "run").path
-    done = invoked("watch", run, "--track", f"{own}:Mine=breaks")
+    done = watch(run, f"{own}:Mine=breaks")
     assert done.exit_code == 1
     assert "AssertionError (own.py, line" in done.stderr
     assert f"send the rest later: fedhca2 watch {run} --track" in done.stderr
@@ -182,73 +173,52 @@ def test_a_fault_is_one_line_before_the_run_has_a_folder(tmp_path, own, monkeypa
     monkeypatch.setitem(sys.modules, "wandb", None)
     (file := tmp_path / "file").touch()
     (experiment := tmp_path / "small.yaml").write_text(yaml.safe_dump({**SETTINGS, "method": "local", "rounds": 1}))
-    done = invoked("run", experiment, "--out", tmp_path / "run", "--track", track.format(file=file, own=own), *more)
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
-    assert fault.format(file=file) in done.stderr
+    words = ["run", experiment, "--out", tmp_path / "run", "--track", track.format(file=file, own=own), *more]
+    assert fault.format(file=file) in refused(*words)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_tracker_that_does_not_start_stops_the_run_and_says_how_to_continue(tmp_path, own):
     run, track = tmp_path / "run", f"{own}:Mine=stays shut"
-    with pytest.raises(
-        UserError, match=rf"--track {track}: AssertionError \(own.py, line 4\); the run has begun, .*fedhca2 resume"
-    ):
-        sending(run, track, work=lambda watcher: run_small(small(rounds=1), run, watcher))
+    line = rf"--track {track}: AssertionError \(own.py, line 4\); the run has begun, .*fedhca2 resume"
+    with pytest.raises(UserError, match=line), Trackers(run, [track]) as trackers:
+        run_small(small(rounds=1), run, trackers)
     assert RunFiles(run).begun
 
 
 @pytest.mark.slow
 def test_a_run_sends_while_it_goes_on_what_it_wrote_down(tmp_path):
     board = tmp_path / "run" / "board"  # in the run's own folder, which should be empty at first
-    sending(
-        tmp_path / "run",
-        f"tensorboard={board}",
-        work=lambda watcher: run_small(small(rounds=2), tmp_path / "run", watcher),
-    )
+    with Trackers(tmp_path / "run", [f"tensorboard={board}"]) as trackers:
+        run_small(small(rounds=2), tmp_path / "run", trackers)
     assert in_tensorboard(board) == logged(RunFiles.open(tmp_path / "run"))
 
 
 @pytest.mark.slow
 def test_a_resumed_run_continues_its_run_in_mlflow(tmp_path, store):
     run, place = tmp_path / "run", f"mlflow={tmp_path / 'mlruns'}"
-    with pytest.raises(CrashError):
-        sending(run, place, work=lambda watcher: run_small(small(rounds=2), run, _Crashing(watcher)))
+    with pytest.raises(CrashError), Trackers(run, [place]) as trackers:
+        run_small(small(rounds=2), run, Watchers([trackers, Silent(1, crash)]))
     assert [each.info.status for each in store.runs] == ["KILLED"]
-    sending(run, place, work=lambda watcher: resume_small(run, watcher=watcher))
+    with Trackers(run, [place]) as trackers:
+        resume_small(run, watcher=trackers)
     assert [each.info.status for each in store.runs] == ["FINISHED"]
-    assert {(tag, step): value for tag, step, value in store.points() if "seconds" not in tag} == {
-        key: value for key, value in logged(RunFiles.open(run)).items() if "seconds" not in key[0]
-    }
+    expected = {key: value for key, value in logged(RunFiles.open(run)).items() if "seconds" not in key[0]}
+    assert {(tag, step): value for tag, step, value in store.points() if "seconds" not in tag} == expected
     models = {f"models/{client}.safetensors" for client in ("road", "shop", "home")}
     assert store.files() == {"config.yaml", "result.json"} | models
-
-
-class _Crashing:
-    """Passes everything on, and crashes after the second round."""
-
-    def __init__(self, watcher):
-        self.watcher = watcher
-
-    def __getattr__(self, name):
-        return getattr(self.watcher, name)
-
-    def aggregated(self, round, *rest):
-        self.watcher.aggregated(round, *rest)
-        if round == 1:
-            crash()
 
 
 def test_an_id_that_somebody_changed_is_one_line(tmp_path):
     run = made_run(tmp_path / "run")
     (run.path / "tracking.json").write_text('{"id": "\' OR 1 = 1"}')
-    done = invoked("watch", run.path, "--track", f"tensorboard={tmp_path / 'board'}")
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "expected 32 hexadecimal digits" in done.stderr
+    line = refused("watch", run.path, "--track", f"tensorboard={tmp_path / 'board'}")
+    assert "expected 32 hexadecimal digits" in line
 
 
 def test_settings_that_are_long_fit_into_mlflow(tmp_path, store):
     run = made_run(tmp_path / "run")
     config = yaml.safe_load(run.config_file.read_text()) | {"title": "x" * 9000, "devices": ["cpu"] * 200}
     run.config_file.write_text(yaml.safe_dump(config))
-    assert invoked("watch", run.path, "--track", f"mlflow={tmp_path / 'mlruns'}").exit_code == 0
+    assert watch(run.path, f"mlflow={tmp_path / 'mlruns'}").exit_code == 0
     assert len(store.runs[0].data.params["devices"]) == 500

@@ -48,10 +48,8 @@ def cosines(products: Array, measure: str) -> Array:
     >>> cosines(np.array([[4.0, -2.0], [-2.0, 1.0]]), "rows").tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
     """
-    if measure == "differences":
-        centre = np.eye(len(products)) - 1 / len(products)
-        products = centre @ products @ centre
-    return means.cosines(torch.from_numpy(products)).numpy()
+    gram = torch.from_numpy(products)
+    return means.cosines(means.centred(gram) if measure == "differences" else gram).numpy()
 
 
 def conflict_note(cosine: Array, kinds: Sequence[str]) -> str:

@@ -212,10 +212,8 @@ def _layers(run: RunFiles, groups: ClientGroups, events: list[Event]) -> list[Fi
 def decoder_tensors(run: RunFiles, member: str) -> list[str]:
     """Names of the tensors in the row of the decoder 'client/task'."""
     client, _, task = member.rpartition("/")
-    for event in run.of("profile"):
-        if event["client"] == client:
-            return list(event["decoders"].get(task, ()))
-    return []
+    known = (event["decoders"].get(task, ()) for event in run.of("profile") if event["client"] == client)
+    return list(next(known, ()))
 
 
 def decoder_layers(run: RunFiles, member: str, count: int) -> list[str]:
@@ -262,17 +260,12 @@ def cost_figures(run: RunFiles) -> list[Figure]:
 
 def total_bytes(id: str, note: str, sums: Mapping[str, Sequence[float]], colours: Mapping[str, str]) -> Figure:
     """Draw two bars for each label: its bytes up and down."""
-    bars = [
-        {
-            "type": "bar",
-            "name": way,
-            "x": list(sums),
-            "y": [float(both[i]) / 2**20 for both in sums.values()],
-            "marker": {"color": [colours[label] for label in sums], "opacity": (1.0, 0.55)[i]},
-            "hovertemplate": f"%{{x}}: %{{y:.4g}} MiB {way}<extra></extra>",
-        }
-        for i, way in enumerate(("upload", "download"))
-    ]
+    bars: list[Trace] = []
+    for i, (way, opacity) in enumerate((("upload", 1.0), ("download", 0.55))):
+        size = {"x": list(sums), "y": [float(both[i]) / 2**20 for both in sums.values()]}
+        look = {"marker": {"color": [colours[label] for label in sums], "opacity": opacity}}
+        hover = f"%{{x}}: %{{y:.4g}} MiB {way}<extra></extra>"
+        bars.append({"type": "bar", "name": way, **size, **look, "hovertemplate": hover})
     layout = axes("", "MiB", barmode="group")
     layout["xaxis"] |= {"type": "category"}
     return Figure(id, "Total traffic", note, bars, layout)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -51,19 +50,11 @@ class ClientGroups:
         client, _, task = member.rpartition("/")
         return (member, "") if member in self.tasks or not client else (client, task)
 
-    @cached_property
-    def _positions(self) -> dict[str, int]:
-        return {client: i for i, client in enumerate(self.tasks)}
-
-    def place(self, member: str) -> tuple[int, int, str]:
-        """What members are sorted by: the order of the clients and their tasks; unknown ones are at the end."""
-        client, task = self.split(member)
-        tasks = list(self.tasks.get(client, ()))
-        return self._positions.get(client, len(self.tasks)), tasks.index(task) if task in tasks else 0, member
-
     def sort(self, members: Iterable[str]) -> list[str]:
-        """Members, 'client' or 'client/task', in the order of the clients and their tasks."""
-        return sorted(members, key=self.place)
+        """Members, 'client' or 'client/task', in the order of the clients and their tasks, unknown ones at the end."""
+        known = [name for client, own in self.tasks.items() for name in (client, *(f"{client}/{task}" for task in own))]
+        places = {name: i for i, name in enumerate(known)}
+        return sorted(members, key=lambda member: (places.get(member, len(places)), member))
 
     def rows(self, members: Sequence[str]) -> dict[str, list[int]]:
         """The rows of a matrix: positions of members by name or, if they are many, by kind and task."""
@@ -140,18 +131,17 @@ def by_members(events: Iterable[Event], groups: ClientGroups) -> list[MemberEven
     """
     sets: list[tuple[set[str], list[Event]]] = []
     for event in events:
-        members = set(event["members"])
-        known = next((one for one in sets if one[0] & members), None)
-        if known is None:
-            sets.append((members, [event]))
-        else:
-            known[0].update(members)
-            known[1].append(event)
-    found = sorted(((groups.sort(members), same) for members, same in sets), key=lambda one: groups.place(one[0][0])[0])
-    return [
-        MemberEvents(f"-{number}" if number else "", members, groups.rows(members), same)
-        for number, (members, same) in enumerate(found)
-    ]
+        members, same = next((one for one in sets if one[0] & set(event["members"])), (set[str](), list[Event]()))
+        if not same:
+            sets.append((members, same))
+        members.update(event["members"])
+        same.append(event)
+    everyone = groups.sort(member for members, _ in sets for member in members)
+    found = []
+    for number, (members, same) in enumerate(sorted(sets, key=lambda one: min(map(everyone.index, one[0])))):
+        own = [member for member in everyone if member in members]
+        found.append(MemberEvents(f"-{number}" if number else "", own, groups.rows(own), same))
+    return found
 
 
 def expand(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:
@@ -231,19 +221,11 @@ def attendance_figures(run: RunFiles) -> list[Figure]:
         shares = [(states[[own == kind for own in kind_of]] == 0).mean(axis=0) for kind in kinds]
         note = f"Share of each group's clients that took part, of {len(states):,} clients."
         return [heat_map(*about, note, [shares], kinds, rounds, layout=layout, zmin=0, zmax=1)]
-    count = len(words)
-    look: Trace = {
-        "text": [
-            [why.get(cell, words[state]) for cell, state in zip(*row, strict=True)]
-            for row in zip(cells, states, strict=True)
-        ],
-        "hovertemplate": "round %{x}, %{y}: %{text}<extra></extra>",
-        "texttemplate": "",
-        "autocolorscale": False,
-        "colorscale": [[(i + end) / count, ATTENDANCE[word]] for i, word in enumerate(words) for end in (0, 1)],
-        "colorbar": {"thickness": 12, "tickvals": list(range(count)), "ticktext": words},
-        "zmin": -0.5,
-        "zmax": count - 0.5,
-    }
+    count, pairs = len(words), [zip(*row, strict=True) for row in zip(cells, states, strict=True)]
+    look: Trace = {"text": [[why.get(cell, words[state]) for cell, state in row] for row in pairs], "texttemplate": ""}
+    look |= {"hovertemplate": "round %{x}, %{y}: %{text}<extra></extra>", "zmin": -0.5, "zmax": count - 0.5}
+    steps = [[(i + end) / count, ATTENDANCE[word]] for i, word in enumerate(words) for end in (0, 1)]
+    look |= {"autocolorscale": False, "colorscale": steps}
+    look |= {"colorbar": {"thickness": 12, "tickvals": list(range(count)), "ticktext": words}}
     note = "Excluded: failed, late, absent or rejected. Reasons below."
     return [heat_map(*about, note, [states], clients, rounds, layout=layout, **look)]

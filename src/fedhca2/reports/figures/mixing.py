@@ -119,7 +119,10 @@ def applied_weights(event: Event, learned: Sequence[Sequence[float]]) -> Array:
 
 def grouping_figures(run: RunFiles) -> list[Figure]:
     """Draw how often clients were aggregated together, if a method groups them, and how their layers voted."""
-    events = [event for event in run.of("aggregation") if event["part"] == "encoder" and _grouped(event)]
+    events = [
+        e for e in run.of("aggregation") if e["part"] == "encoder" and e["mixing"] and np.ndim(e["mixing"][0]) == 2
+    ]
+    events = [event for event in events if len(event["mixing"][0]) > 1]  # members get different mixtures
     return [figure for same in by_members(events, group_clients(run)) for figure in _grouping(run, same)]
 
 
@@ -186,8 +189,3 @@ def shares(event: Event) -> Array:
     """
     weights = np.array(event["mixing"][0], dtype=float)
     return weights[list(event["gets"][0])]
-
-
-def _grouped(event: Event) -> bool:
-    """Whether members get different mixtures, with one matrix for the whole row."""
-    return bool(event["mixing"]) and np.ndim(event["mixing"][0]) == 2 and len(event["mixing"][0]) > 1

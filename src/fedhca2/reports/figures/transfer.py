@@ -8,13 +8,11 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
 
-from fedhca2.aggregation.means import cosines
-from fedhca2.reports.figures import COLOURS, GREY, MAX_LABELLED, Figure, Slider, axes, heat_map, thin
+from fedhca2.reports.figures import COLOURS, GREY, MAX_LABELLED, Figure, Slider, axes, gain_bars, heat_map, thin
+from fedhca2.reports.figures.conflict import cosines
 from fedhca2.reports.figures.curves import series
 from fedhca2.reports.figures.groups import MemberEvents, by_members, group_clients, mean_of
-from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.words import counted, gain_text
 
@@ -77,18 +75,12 @@ def measured_pairs(run: RunFiles) -> list[MeasuredPairs]:
 
 
 def _pairs(same: MemberEvents) -> MeasuredPairs:
-    def transfer(event: Event) -> Array:
-        unknown = np.full_like(event["products"], np.nan, dtype=float)
-        return 100 * np.array(event["transfer"], dtype=float) if "transfer" in event else unknown
-
-    def cosine(event: Event) -> Array:
-        return cosines(torch.tensor(event["products"], dtype=torch.float64)).numpy()
-
-    def magnitude(event: Event) -> Array:
-        return magnitude_similarity(np.array(event["products"], dtype=float))
-
+    products = same.matrices(lambda event: event["products"])
+    transfer = same.matrices(lambda event: event.get("transfer", np.full(np.shape(event["products"]), np.nan)))
     rounds = [event["round"] + 1 for event in same.events]
-    return MeasuredPairs(same.mark, same.members, rounds, *map(same.matrices, (transfer, cosine, magnitude)))
+    cosine = [cosines(gram, "rows") for gram in products]
+    magnitude = [magnitude_similarity(gram) for gram in products]
+    return MeasuredPairs(same.mark, same.members, rounds, [100 * each for each in transfer], cosine, magnitude)
 
 
 def transfer_sentences(run: RunFiles) -> list[str]:
@@ -159,20 +151,13 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], note: str, most: int = 
         ", ".join(f"round {round}: {gain_text(gain)}" for round, gain in sorted(gains[name].items())[-12:])
         for name in names
     ]
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "y": names,
-        "x": [means[name] for name in names],
-        "customdata": by_round,
-        "hovertemplate": "%{y}: %{x:+.2f}%<br>%{customdata}<extra></extra>",
-        "marker": {"color": [HELPS if means[name] > 0 else HARMS for name in names]},
-    }
+    told = {"customdata": by_round, "hovertemplate": "%{y}: %{x:+.2f}%<br>%{customdata}<extra></extra>"}
+    marker = {"color": [HELPS if means[name] > 0 else HARMS for name in names]}
+    trace = gain_bars("", GREY, names, [means[name] for name in names], marker=marker, **told)
     layout = axes("decrease in validation loss (%)", "", height=130 + 22 * len(names))
     layout["xaxis"] |= {"zeroline": True, "zerolinecolor": GREY}
     layout["yaxis"] |= {"type": "category"}
-    title = "Effect of the server's update"
-    return Figure("transfer-gains", title, note, [trace], layout, wide=True)
+    return Figure("transfer-gains", "Effect of the server's update", note, [trace], layout, wide=True)
 
 
 def _heat_map(pairs: MeasuredPairs) -> Figure:
@@ -218,14 +203,9 @@ def _graph(pairs: MeasuredPairs, most: int = 60) -> Figure:
         for name in receivers
     ]
     hidden, room = {"visible": False, "fixedrange": True}, min(24 + 7 * max(map(len, pairs.members)), 180)
-    layout = {
-        "xaxis": {**hidden, "range": [0, 1]},
-        "yaxis": {**hidden, "range": [1, 0]},
-        "annotations": arrows,
-        "showlegend": False,
-        "height": max(300, 60 + 24 * len(receivers)),
-        "margin": {"l": room, "r": room, "t": 10, "b": 10},
-    }
+    layout = {"xaxis": {**hidden, "range": [0, 1]}, "yaxis": {**hidden, "range": [1, 0]}, "showlegend": False}
+    layout |= {"annotations": arrows, "height": max(300, 60 + 24 * len(receivers))}
+    layout |= {"margin": {"l": room, "r": room, "t": 10, "b": 10}}
     note = (
         "Left: the client whose update would help the client on the right most, on average over the measured rounds. "
         "Thicker arrows help more. "
@@ -261,15 +241,10 @@ def _points(pairs: MeasuredPairs) -> Figure:
         marker |= {"color": transfer[-1].tolist(), "colorscale": SCALE, "cmin": -scale, "cmax": scale}
         marker |= {"colorbar": {"thickness": 12, "title": "%"}}
         changes = [{**change, "marker.color": [z.tolist()]} for change, z in zip(changes, transfer, strict=True)]
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": changes[-1]["x"][0],
-        "y": changes[-1]["y"][0],
-        "text": [f"{pairs.members[i]} and {pairs.members[j]}" for i, j in zip(one, other, strict=True)],
-        "hovertemplate": "%{text}<br>cosine %{x:.3f}, magnitude similarity %{y:.3f}<extra></extra>",
-        "marker": marker,
-    }
+    text = [f"{pairs.members[i]} and {pairs.members[j]}" for i, j in zip(one, other, strict=True)]
+    hover = "%{text}<br>cosine %{x:.3f}, magnitude similarity %{y:.3f}<extra></extra>"
+    last = {axis: changes[-1][axis][0] for axis in "xy"}
+    trace = {"type": "scatter", "mode": "markers", **last, "text": text, "hovertemplate": hover, "marker": marker}
     reach = min(1.05, max(0.2, 1.15 * max(float(np.nanmax(np.abs(change["x"]))) for change in changes)))
     layout = axes("cosine of the two updates", "magnitude similarity", height=430)
     layout["xaxis"] |= {"range": [-reach, reach], "zeroline": True, "zerolinecolor": GREY}

@@ -66,13 +66,6 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Note:
-    """A remark in the place of a figure."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Picture:
     """A picture as a data: address, or lines of text instead, some with a share; and a caption."""
 
@@ -111,7 +104,7 @@ class Drawing:
     note: str
 
 
-Block = Table | AnswerBlock | Text | Note | Gallery | Drawing | Figure
+Block = str | Table | AnswerBlock | Text | Gallery | Drawing | Figure  # a string is a remark in the place of a figure
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fedhca2.reports.figures import COLOURS, GREY, Figure, conflict, curves, gai
 from fedhca2.reports.figures.curves import Series
 from fedhca2.reports.figures.groups import group_clients
 from fedhca2.reports.layouts import marked_cell, marks_note
-from fedhca2.reports.page import ONE_EVALUATION, AnswerBlock, Block, Cell, Drawing, Note, Section, Table, Tile, tables
+from fedhca2.reports.page import ONE_EVALUATION, AnswerBlock, Block, Cell, Drawing, Section, Table, Tile, tables
 from fedhca2.reports.page.predictions import comparison_galleries
 from fedhca2.reports.variants import differing, flat, variants
 from fedhca2.run_folder.reader import RunFiles
@@ -25,7 +25,8 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
     """Compare runs: results with differences, curves, predictions, weights, similarity, cost, and settings."""
     comparison, rows = gather(runs), variants(runs)
     firsts = {label: same[0] for label, same in rows.items()}
-    colours = method_colours(rows)
+    others = [label for label, same in rows.items() if same[0].method != LOCAL]
+    colours = {label: COLOURS[others.index(label) % len(COLOURS)] if label in others else GREY for label in rows}
     results: list[Block] = [
         *tables.about_runs(runs),
         comparison_answer(comparison, rows),
@@ -37,7 +38,7 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
         results.append(Drawing(RANKS_TITLE, draw_ranks(ranking), ranking_note(ranking)))
     sections = [
         Section("Results", results, colours),
-        Section("Training", _curves(rows, colours) or [Note(ONE_EVALUATION)], colours),
+        Section("Training", _curves(rows, colours) or [ONE_EVALUATION], colours),
         Section("Predictions", comparison_galleries(firsts)),
         Section("Learned weights", *_of_each(firsts, curves.weight_figures)),
         Section("Update similarity", *_of_each(firsts, conflict.conflict_figures)),
@@ -45,12 +46,6 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
         Section("Settings", [*settings_tables(firsts), tables.versions_table(runs)]),
     ]
     return [section for section in sections if section.blocks]
-
-
-def method_colours(rows: Variants) -> dict[str, str]:
-    """A colour for each row of the table, and grey for Local."""
-    others = [label for label, same in rows.items() if same[0].method != LOCAL]
-    return {label: COLOURS[others.index(label) % len(COLOURS)] if label in others else GREY for label in rows}
 
 
 def comparison_answer(comparison: Comparison, runs: Variants) -> AnswerBlock:

@@ -9,7 +9,7 @@ import numpy as np
 from fedhca2.reports.figures import GREY, Figure, Trace, gain_axes, gain_bars
 from fedhca2.reports.figures.groups import group_clients, left_out
 from fedhca2.reports.figures.mixing import exchange_sentence
-from fedhca2.reports.page import AnswerBlock, Block, Cell, Note, Table, Tile
+from fedhca2.reports.page import AnswerBlock, Block, Cell, Table, Tile
 from fedhca2.reports.tables import (
     DELTA_M_MEANS,
     MAX_CLIENT_ROWS,
@@ -46,7 +46,7 @@ def _both(run: RunFiles, one: TaskScore) -> str:
     return f"{metric_title(one.ours.metric)} {alone} local, {text_of(one.ours)} {run.method}"
 
 
-def about_runs(runs: Sequence[RunFiles]) -> list[Note]:
+def about_runs(runs: Sequence[RunFiles]) -> list[str]:
     """The title of the runs, when the first of them started, and the command, if it is the same for all."""
     told = [f"{title}." for title in dict.fromkeys(run.config.get("title") for run in runs) if title]
     origins = [run.outcome.origin for run in runs if run.finished and run.outcome.origin]
@@ -54,7 +54,7 @@ def about_runs(runs: Sequence[RunFiles]) -> list[Note]:
         first = min(origins, key=lambda origin: str(origin["started"]))
         command = f": `{first['command']}`" if len({origin["command"] for origin in origins}) == 1 else "."
         told.append(f"Started {datetime.fromisoformat(first['started']):%d %B %Y, %H:%M} UTC{command}")
-    return [Note(" ".join(told))] if told else []
+    return [" ".join(told)] if told else []
 
 
 def scores_of(run: RunFiles) -> tuple[Scores, Scores | None]:

@@ -12,7 +12,7 @@ from plotly.offline import get_plotlyjs
 
 from fedhca2.errors import UserError
 from fedhca2.reports.figures import conflict, curves, groups, mixing, transfer
-from fedhca2.reports.page import ONE_EVALUATION, Block, Note, Section, Text, predictions, tables
+from fedhca2.reports.page import ONE_EVALUATION, Block, Section, Text, predictions, tables
 from fedhca2.reports.page.several import several_sections
 from fedhca2.run_folder.folder import CONFIG
 from fedhca2.run_folder.reader import RunFiles
@@ -61,7 +61,7 @@ def single_sections(run: RunFiles) -> list[Section]:
     """Everything about one run, a section for each tab. A part that the method lacks gets none."""
     answer, scores = tables.run_answer(run), curves.metric_curves(run)
     beside = replace(tables.result_table(run), wide=len(answer) == 1)  # the bars, if there are any
-    missing = [Note(ONE_EVALUATION)] if not scores and run.of("metric") else []
+    missing = [ONE_EVALUATION] if not scores and run.of("metric") else []
     parts: Mapping[str, Sequence[Block]] = {
         "Results": [*tables.about_runs([run]), *answer, *tables.kinds_tables(run), beside],
         "Training": [*missing, *scores, *curves.loss_curves(run)],
