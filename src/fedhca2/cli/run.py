@@ -91,7 +91,7 @@ def resume(run: Path, overrides: list[str] | None, track: list[str] | None, as_j
 def _watched(console: Console, trackers: Trackers) -> Iterator[Watcher]:
     """Show a run's progress, and send its numbers to trackers."""
     with ConsoleWatcher(console) as shown:
-        yield Watchers([trackers, shown])
+        yield Watchers(trackers, shown)
 
 
 @contextmanager

@@ -19,10 +19,10 @@ from fedhca2.federation.moves import (
     moves_of_statistics,
     moves_of_updates,
 )
-from fedhca2.federation.server import ClientRow, Deliveries, Server, group_rows, statistics_of
-from fedhca2.messages import Delivery, Profile, Reply
+from fedhca2.federation.server import ClientRow, Sent, Server, Stepped, group_rows, statistics_of
+from fedhca2.messages import Profile, Reply
 from fedhca2.params import Slot
-from fedhca2.run_folder.records import Lateness, ServerRecord, ServerState, SlotKey
+from fedhca2.run_folder.records import Lateness, ServerState, SlotKey
 from fedhca2.tasks import TASKS, TaskSet
 
 
@@ -53,9 +53,9 @@ class Guard:
         self,
         state: ServerState,
         replies: Iterable[Reply],
-        sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
+        sent: Sent | None = None,
         at_work: Mapping[str, int] | None = None,
-    ) -> tuple[ServerState, Deliveries, ServerRecord]:
+    ) -> Stepped:
         """One round of the server with the replies that can be used; the record names the others, and late ones.
 
         :param sent: what clients took before they trained.
@@ -72,7 +72,7 @@ class Guard:
         self,
         state: ServerState,
         replies: Iterable[Reply],
-        sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
+        sent: Sent | None = None,
         at_work: Mapping[str, int] | None = None,
     ) -> Admission:
         """Accept or refuse every reply of a round."""
@@ -106,9 +106,7 @@ class Guard:
         known, visible = self.server.profiles, self.visible
         return {client: visible(profile) for client, profile in known.items()} if visible else known
 
-    def _moves(
-        self, round: int, replies: Mapping[str, Reply], sent: Mapping[str, Mapping[Slot, Delivery]]
-    ) -> dict[str, dict[Slot, Move]]:
+    def _moves(self, round: int, replies: Mapping[str, Reply], sent: Sent) -> dict[str, dict[Slot, Move]]:
         """Measure how far every row of every client moved."""
         moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.server.profiles}
         limits, profiles = MoveLimits(self.server.profiles, self.reach), self._profiles
@@ -135,7 +133,7 @@ class Guard:
         entries: list[ClientRow],
         rows: Rows,
         limits: MoveLimits,
-        sent: Mapping[str, Mapping[Slot, Delivery]],
+        sent: Sent,
     ) -> list[Move]:
         """Measure the moves of rows, each since its own round."""
         part = entries[0].slot.part
@@ -176,7 +174,7 @@ class Guard:
         return None
 
 
-def start_of_training(server: Server, entry: ClientRow, sent: Mapping[str, Mapping[Slot, Delivery]]) -> Tensor | None:
+def start_of_training(server: Server, entry: ClientRow, sent: Sent) -> Tensor | None:
     """The row that a client's training started from, if the server knows it: it only holds rows that it sent."""
     delivery = sent.get(entry.client, {}).get(entry.slot)
     return delivery.row if delivery and server.method.local.replaces else None

@@ -280,7 +280,7 @@ class _Run:
         fleet.warm_up()
         if fleet.checkpoint_first:
             self._commit(Progress())
-        return Watchers([recorder, *look_ahead_watchers(self.experiment, fleet, events, watcher.batch), watcher])
+        return Watchers(recorder, *look_ahead_watchers(self.experiment, fleet, events, watcher.batch), watcher)
 
     @property
     def _progress(self) -> Progress | None:
