@@ -186,6 +186,14 @@ def overall_gain(
     return gain if isfinite(gain) else None
 
 
+def both_gains(
+    scores: Scores, baseline: Scores | None, known: TaskSet, kinds: Mapping[str, str]
+) -> dict[str, float | None]:
+    """Δm by kind and by client, as fields of a result."""
+    gains = (overall_gain(scores, baseline or {}, known, each) for each in (kinds, None))
+    return dict(zip(("delta_m", "delta_m_by_client"), gains, strict=True))
+
+
 def gains_by_client(scores: Scores, baseline: Scores, known: TaskSet) -> dict[str, float]:
     """The mean gain over training alone of each client in % over its tasks that count, as far as gains are known."""
     found: dict[str, list[float]] = {}

@@ -31,7 +31,7 @@ from fedhca2.run_folder.folder import (
 )
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
-from fedhca2.run_folder.result import overall_gain
+from fedhca2.run_folder.result import both_gains
 from fedhca2.run_folder.schema import facts_of
 from fedhca2.whole_files import ORDINARY, is_leftover, private_folder, write_whole
 
@@ -206,10 +206,7 @@ def join_baseline(run: Path, baseline: Path) -> None:
     files = RunFiles.open(run)
     experiment, clients = files.experiment(), files.outcome.clients
     scores = read_baseline(baseline, experiment)
-    gains = {
-        "delta_m": overall_gain(clients, scores, experiment.task_set, experiment.kinds),
-        "delta_m_by_client": overall_gain(clients, scores, experiment.task_set),
-    }
+    gains = both_gains(clients, scores, experiment.task_set, experiment.kinds)
     assert files.recorded_result is not None
     result = {**files.recorded_result.model_dump(exclude_unset=True), "baseline": scores, **gains}
     written = {**baseline_files(baseline, scores), RESULT: result}

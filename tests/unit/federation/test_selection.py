@@ -9,7 +9,7 @@ from fedhca2.clients import ClientState
 from fedhca2.clients.evaluation import BestModel
 from fedhca2.deployment.trained import evaluate
 from fedhca2.errors import UserError
-from fedhca2.federation.rounds import Patience
+from fedhca2.federation.rounds import has_stalled
 from fedhca2.reports.comparison import gather
 from fedhca2.reports.tables import result_table
 from fedhca2.run_folder.reader import RunFiles
@@ -74,14 +74,10 @@ def test_pooled_clients_choose_each_their_own(tmp_path):
     assert result.clients.keys() == {"road", "shop", "home"}
 
 
-def scores(value):
-    return {"home": {"depth": {"rmse": value}}}
-
-
 def test_patience_counts_evaluations_without_a_better_mean():
-    patience = Patience(2, TASKS)
-    assert [patience.is_over(scores(rmse)) for rmse in (3.0, 2.0, 2.5, 1.0, 1.5, 1.2)] == [False] * 5 + [True]
-    assert not any(Patience(None, TASKS).is_over(scores(1.0)) for _ in range(9))
+    history = [{"home": {"depth": {"rmse": value}}} for value in (3.0, 2.0, 2.5, 1.0, 1.5, 1.2)]
+    assert [has_stalled(history[:count], 2, TASKS) for count in range(7)] == [False] * 6 + [True]
+    assert not has_stalled([*history, *history], None, TASKS)
 
 
 def test_a_run_stops_early_and_is_finished(tmp_path):
