@@ -101,6 +101,16 @@ def same_models(one, other):
     )
 
 
+def noting(clients, batches):
+    """`Client.batches`, which also adds the client to a weak set: those that it still has are in memory."""
+
+    def noted(client, *given):
+        clients.add(client)
+        return batches(client, *given)
+
+    return noted
+
+
 def clients_of(experiment):
     """The clients of an experiment by name."""
     data = open_data_once(experiment)

@@ -15,7 +15,7 @@ from fedhca2.clients.evaluation import look_ahead, mean_loss, recalibrate
 from fedhca2.data.batches import Batches
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Order
-from small_run import SETTINGS, CrashError, Silent, clients_of, run_small, small
+from small_run import SETTINGS, CrashError, Silent, clients_of, noting, run_small, small
 
 LONG = 5_000  # images or epochs, which would take minutes
 PATIENCE = 60.0
@@ -86,9 +86,7 @@ def test_ctrl_c_stops_clients_after_their_batch(fleet, busy, other, began):
         if client.name == busy.name:
             client.perform(Order(0))
         assert began.wait(PATIENCE)
-        while (
-            not client.device_slot.stop.is_set()
-        ):  # again: Python drops an interrupt that comes during a callback of its own
+        while not client.device_slot.stop.is_set():  # Python drops an interrupt during a callback of its own
             signal.pthread_kill(main_thread().ident, signal.SIGINT)
             client.device_slot.stop.wait(2)
 
@@ -123,18 +121,11 @@ class Failing(Silent):
 @pytest.fixture(params=[CrashError, KeyboardInterrupt])
 def failed(request, tmp_path):
     """The folder of a run that failed in long epochs, its error, and the clients that are still in memory."""
-    clients, before, batches = WeakSet(), set(enumerate()), Client.batches
-
-    def noted(client, *given):
-        clients.add(client)
-        return batches(client, *given)
-
+    clients, before = WeakSet(), set(enumerate())
     experiment = small(clients=[{**client, "epochs": LONG} for client in SETTINGS["clients"]])
-    cores, noting = (
-        patch("fedhca2.federation.in_process.usable_cores", lambda: [0, 1, 2]),
-        patch.object(Client, "batches", noted),
-    )
-    with cores, noting, pytest.raises(request.param) as error:
+    cores = patch("fedhca2.federation.in_process.usable_cores", lambda: [0, 1, 2])
+    noted = patch.object(Client, "batches", noting(clients, Client.batches))
+    with cores, noted, pytest.raises(request.param) as error:
         run_small(experiment, tmp_path / "run", Failing(request.param))
     gc.collect()
     return tmp_path / "run", error, clients, set(enumerate()) - before
