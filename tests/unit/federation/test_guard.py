@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from functools import cache
 
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedhca2.clients import Privacy, Schedule, Training
 from fedhca2.experiment import GuardBounds
+from fedhca2.federation.gate import plain
 from fedhca2.federation.guard import Guard
 from fedhca2.federation.moves import Reach
 from fedhca2.federation.server import Server
@@ -206,6 +208,9 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=5,
 )
+deep = st.sampled_from([json.loads("[" * depth + "]" * depth) for depth in (7, 900)])
+steering = st.sampled_from(["\x1b[31m", "[/red]", "\ud800", "\u202e", "\0", "\r\n", 10**400])
+anything = anything | deep | steering
 slots = st.sampled_from([ENCODER, EDGE, HEAD, Slot("decoder", "nothing")])
 numbers = st.floats(width=32) | st.sampled_from([1e38, -1e38, 1e-45])
 tensors = st.lists(numbers, max_size=8).map(lambda values: torch.tensor(values, dtype=torch.float32))
@@ -244,5 +249,6 @@ def test_no_reply_whatsoever_stops_the_server(bad):
     _, deliveries, record = second_round([*map(reply, "abc"), bad])
     assert {"a", "b", "c"} <= set(deliveries)
     assert "d" in deliveries or record.refused
+    assert all(plain(why) == why for why in record.refused.values())
     rows = [addend.row for each in deliveries.values() for delivery in each.values() for addend in delivery.addends]
     assert all(row.isfinite().all() for row in rows)
