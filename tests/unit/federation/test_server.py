@@ -31,31 +31,18 @@ def first_round(settings=None):
     return server, *server.step(server.start(), all_replies())
 
 
-def test_the_shared_update_is_one_object_for_all():
-    _, _, deliveries, _ = first_round()
-    assert len({id(deliveries[client][ENCODER].addends[0].row) for client in "abc"}) == 1
-
-
-def test_rows_with_fixed_weights_are_not_remembered():
-    _, _, deliveries, _ = first_round({"learn": False})
-    assert not deliveries["a"][ENCODER].addends[0].remember
+def test_the_shared_update_is_one_object_for_all_that_is_remembered_if_weights_are_learned():
+    for learn in (True, False):
+        _, _, deliveries, _ = first_round({"learn": learn})
+        (addends,) = zip(*(deliveries[client][ENCODER].addends for client in "abc"), strict=True)
+        assert (len({id(addend.row) for addend in addends}), {addend.remember for addend in addends}) == (1, {learn})
 
 
 def test_an_absent_client_keeps_its_weights():
     server, state, _, _ = first_round()
-    after, _, _ = server.step(state, all_replies(1, {ENCODER: (2.0,)})[1:])
-    key = SlotKey("a", ENCODER)
-    assert after.weights[key] == state.weights[key]
-
-
-def test_an_absent_client_gets_no_delivery():
-    server, state, _, _ = first_round()
-    _, deliveries, _ = server.step(state, all_replies(1)[1:])
-    assert sorted(deliveries) == ["b", "c"]
-
-
-def test_no_reply_at_all_only_counts_the_round():
-    server, state, _, _ = first_round()
+    after, deliveries, _ = server.step(state, all_replies(1, {ENCODER: (2.0,)})[1:])
+    kept = [after.weights[SlotKey(client, ENCODER)] == state.weights[SlotKey(client, ENCODER)] for client in "ab"]
+    assert (kept, sorted(deliveries)) == ([True, False], ["b", "c"])
     after, deliveries, _ = server.step(state, [])
     assert (after.round, after.weights, deliveries) == (2, state.weights, {})
 
