@@ -1,12 +1,9 @@
 """A federation that trains in a second: two single-task clients and one with two tasks."""
 
-import torch
-
 from fedhca2.aggregation import CommonUpdate, ServerAdam, SignAgreement, TrimmedMean
-from fedhca2.clients import Client, DeviceSlot
-from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import plan_clients
+from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS
+from small_run import clients_of as clients  # noqa: F401
 from tiny_encoder import TINY
 
 SMALL = {
@@ -40,10 +37,3 @@ def unifying(every: int) -> dict[str, dict[str, object]]:
 def small(**changes: object) -> Experiment:
     """The experiment with other settings."""
     return Experiment.parse({**SMALL, **changes})
-
-
-def clients(experiment: Experiment) -> dict[str, Client]:
-    """Its clients, on the CPU."""
-    data = open_data(experiment)
-    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
-    return {plan.profile.client: plan.build() for plan in plans}

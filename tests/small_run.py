@@ -111,8 +111,8 @@ def noting(clients, batches):
     return noted
 
 
-def clients_of(experiment):
-    """The clients of an experiment by name."""
+def clients_of(experiment, shards=None):
+    """The clients of an experiment by name, on the CPU."""
     data = open_data_once(experiment)
-    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
+    plans = plan_clients(experiment, data, shards or assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
     return {plan.profile.client: plan.build() for plan in plans}

@@ -1,5 +1,7 @@
 """Properties of every method in the catalogue, on random federations of arrays."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from array_federation import SCENARIOS, SHARED, ArrayFederation, Site, sites
@@ -17,6 +19,7 @@ from fedhca2.run_folder.records import Progress, SlotKey
 from small import unifying
 
 LONE = ("encoder", "deep")  # which no two sites of any scenario have
+AVERAGING = resolve("mgda", {"memory": 0.9})
 every_method = pytest.mark.parametrize("name", METHODS)
 brief = settings(max_examples=6, deadline=None)
 scenarios = st.tuples(sites(), st.integers(0, 99))
@@ -138,22 +141,11 @@ def test_values_stay_finite(name, scenario):
     assert all(row.isfinite().all() for client in rows for row in client.values())
 
 
-@every_method
+@pytest.mark.parametrize("method", [*METHODS.values(), AVERAGING], ids=[*METHODS, "mgda with a moving average"])
 @brief
 @given(scenario=scenarios)
-def test_a_stored_state_continues_alike(name, tmp_path_factory, scenario):
-    straight, resumed = (ArrayFederation(METHODS[name], *scenario) for _ in range(2))
-    straight.run(3)
-    resumed.run(2)
-    resumed.state = stored_and_read(resumed.state, tmp_path_factory.mktemp("state") / "state")
-    resumed.run(1)
-    assert_same([c.rows for c in resumed.clients], [c.rows for c in straight.clients], rtol=0, atol=0)
-
-
-@brief
-@given(scenario=scenarios)
-def test_a_moving_average_of_weights_outlasts_a_restart(tmp_path_factory, scenario):
-    straight, resumed = (ArrayFederation(resolve("mgda", {"memory": 0.9}), *scenario) for _ in range(2))
+def test_a_stored_state_continues_alike(method, tmp_path_factory, scenario):
+    straight, resumed = (ArrayFederation(method, *scenario) for _ in range(2))
     straight.run(3)
     resumed.run(2)
     resumed.state = stored_and_read(resumed.state, tmp_path_factory.mktemp("state") / "state")
@@ -162,7 +154,7 @@ def test_a_moving_average_of_weights_outlasts_a_restart(tmp_path_factory, scenar
 
 
 def test_a_client_that_was_away_keeps_its_moving_average():
-    federation = ArrayFederation(resolve("mgda", {"memory": 0.9}), SCENARIOS["one task for all"])
+    federation = ArrayFederation(AVERAGING, SCENARIOS["one task for all"])
     federation.round()
     kept = federation.state.kept[SlotKey("c0", ENCODER)]
     federation.round(lambda replies: replies[1:])
@@ -180,41 +172,34 @@ def test_equal_weights_are_fedper(scenario):
     assert_same(summed.run(3), averaged.run(3), rtol=1e-5, atol=1e-6)
 
 
-def broken(kind, reply):
-    """A broken reply of this kind."""
-    rows = dict(reply.rows)
-    slot = next(iter(rows))
-    match kind:
-        case "late":
-            return type(reply)(reply.client, reply.round - 1, rows)
-        case "nan":
-            rows[slot] = rows[slot].clone().fill_(float("nan"))
-        case "infinite":
-            rows[slot] = rows[slot].clone().fill_(float("inf"))
-        case "short":
-            rows[slot] = rows[slot][:-1]
-        case "oversized":
-            rows[Slot("head", "semseg")] = torch.zeros(10**4)
-        case "unknown":
-            return type(reply)("stranger", reply.round, rows)
-        case "agreement":
-            return type(reply)(reply.client, reply.round, rows, {slot: (1.0, 2.0, 3.0, 4.0)})
-        case "agreement nan":
-            return type(reply)(reply.client, reply.round, rows, {slot: (float("nan"),)})
-    return type(reply)(reply.client, reply.round, rows, reply.agreement)
+def with_row(change):
+    """Changes the first row of a reply."""
+    return lambda reply, slot: {"rows": {**reply.rows, slot: change(reply.rows[slot])}}
+
+
+BROKEN = {
+    "late": lambda reply, slot: {"round": reply.round - 1},
+    "nan": with_row(lambda row: torch.full_like(row, torch.nan)),
+    "infinite": with_row(lambda row: torch.full_like(row, torch.inf)),
+    "short": with_row(lambda row: row[:-1]),
+    "oversized": lambda reply, slot: {"rows": {**reply.rows, Slot("head", "semseg"): torch.zeros(10**4)}},
+    "unknown": lambda reply, slot: {"client": "stranger"},
+    "agreement": lambda reply, slot: {"agreement": {slot: (1.0, 2.0, 3.0, 4.0)}},
+    "agreement nan": lambda reply, slot: {"agreement": {slot: (torch.nan,)}},
+}
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].all_aggregators])
-@pytest.mark.parametrize(
-    "kind", ["late", "nan", "infinite", "short", "oversized", "unknown", "agreement", "agreement nan"]
-)
-def test_a_broken_reply_counts_as_an_absent_client(name, kind):
-    places = SCENARIOS["a client with every task"]
-    without, altered = (ArrayFederation(METHODS[name], places) for _ in range(2))
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_broken_reply_counts_as_an_absent_client(name, broken):
+    def spoilt(replies):
+        return [replace(replies[0], **broken(replies[0], next(iter(replies[0].rows)))), *replies[1:]]
+
+    without, altered = (ArrayFederation(METHODS[name], SCENARIOS["a client with every task"]) for _ in range(2))
     for federation in (without, altered):
         federation.round()
     without.round(lambda replies: replies[1:])
-    altered.round(lambda replies: [broken(kind, replies[0]), *replies[1:]])
+    altered.round(spoilt)
     assert_same([c.rows for c in altered.clients], [c.rows for c in without.clients], rtol=0, atol=0)
 
 
@@ -227,22 +212,15 @@ def test_a_repeated_reply_counts_once(name):
     assert_same([c.rows for c in twice.clients], [c.rows for c in once.clients], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "other"),
+    [("fedhca2", {"alpha": 0, "beta": 0, "learn": False}, "local"), ("matfl", {"clusters": 1}, "fedper")],
+)
 @brief
 @given(scenario=scenarios)
-def test_zero_weights_are_local(scenario):
-    method = resolve("fedhca2", {"alpha": 0, "beta": 0, "learn": False})
-    assert_same(
-        ArrayFederation(method, *scenario).run(2), ArrayFederation(METHODS["local"], *scenario).run(2), rtol=0, atol=0
-    )
-
-
-@brief
-@given(scenario=scenarios)
-def test_one_cluster_is_fedper(scenario):
-    method = resolve("matfl", {"clusters": 1})
-    assert_same(
-        ArrayFederation(method, *scenario).run(2), ArrayFederation(METHODS["fedper"], *scenario).run(2), rtol=0, atol=0
-    )
+def test_zero_weights_are_local_and_one_cluster_is_fedper(name, settings, other, scenario):
+    found, expected = (ArrayFederation(each, *scenario).run(2) for each in (resolve(name, settings), METHODS[other]))
+    assert_same(found, expected, rtol=0, atol=0)
 
 
 @brief

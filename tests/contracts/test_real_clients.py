@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 import pytest
 import torch
 from array_federation import SHARED
-from real_federation import MIXED, assign_shards, clients_of, data, experiment_of, federate, federated
+from real_federation import MIXED, clients_of, federate, federated, shards_of
 from torch import Tensor
 
 from fedhca2.methods import METHODS
@@ -59,10 +59,6 @@ def test_unifying_rounds_make_decoders_and_heads_of_a_task_equal():
     assert apart == {"decoder_norms"}
 
 
-def test_fedsta_is_fedper_to_the_last_bit():
-    assert_identical(final(federated("fedsta")), final(federated("fedper")))
-
-
 @every_method
 def test_training_changes_all_that_is_not_frozen(name):
     trained = set(PARTS) - {"encoder_norms"} - METHODS[name].local.frozen  # the encoder has no running statistics
@@ -96,24 +92,19 @@ def test_only_methods_with_final_epochs_train_after_the_last_round(name):
     assert changed(turns_of(federated(name), ROUNDS), "received", "after") == tuned
 
 
-def test_zero_weights_are_local_to_the_last_bit():
-    assert_identical(final(federated("fedhca2", alpha=0, beta=0, learn=False)), final(federated("local")))
-
-
-def test_no_mu_is_fedavg_to_the_last_bit():
-    assert_identical(final(federated("fedprox", mu=0)), final(federated("fedavg")))
-
-
-def test_no_lambda_makes_ditto_s_personal_model_local_to_the_last_bit():
-    assert_identical(final(federated("ditto", lam=0)), final(federated("local")))
-
-
-def test_ditto_s_shared_copy_is_fedavg_to_the_last_bit():
-    assert_identical(final(federated("ditto"), "after"), final(federated("fedavg"), "after"))
-
-
-def test_no_lambda_makes_fedamp_local_to_the_last_bit():
-    assert_identical(final(federated("fedamp", lam=0)), final(federated("local")))
+@pytest.mark.parametrize(
+    ("name", "settings", "kind", "other"),
+    [
+        ("fedsta", {}, "personal", "fedper"),
+        ("fedhca2", {"alpha": 0, "beta": 0, "learn": False}, "personal", "local"),
+        ("fedprox", {"mu": 0}, "personal", "fedavg"),
+        ("ditto", {"lam": 0}, "personal", "local"),
+        ("ditto", {}, "after", "fedavg"),  # its shared copy
+        ("fedamp", {"lam": 0}, "personal", "local"),
+    ],
+)
+def test_some_settings_are_other_methods_to_the_last_bit(name, settings, kind, other):
+    assert_identical(final(federated(name, **settings), kind), final(federated(other), kind))
 
 
 def test_any_method_can_train_after_the_last_round():
@@ -154,8 +145,7 @@ def test_scores_are_those_of_the_personal_model():
 @pytest.mark.slow
 @every_method
 def test_the_order_of_clients_does_not_matter(name):
-    shards = assign_shards(experiment_of(name), data())
-    assert_identical(final(federate(name, MIXED[::-1], shards=shards)), final(federated(name)))
+    assert_identical(final(federate(name, MIXED[::-1], shards=shards_of(name))), final(federated(name)))
 
 
 def walk(message):
@@ -178,15 +168,10 @@ def size_of(message):
 
 
 @every_method
-def test_an_order_holds_exactly_the_bytes_that_it_says(name):
-    orders = [turn.order for turns in federated(name).turns.values() for turn in turns]
-    assert [order.nbytes for order in orders] == [size_of(order) for order in orders]
-
-
-@every_method
-def test_a_reply_holds_exactly_the_bytes_that_it_says(name):
-    replies = [turn.reply for turns in federated(name).turns.values() for turn in turns]
-    assert [reply.nbytes for reply in replies] == [size_of(reply) - size_of(reply.seconds) for reply in replies]
+def test_an_order_and_a_reply_hold_exactly_the_bytes_that_they_say(name):
+    for turn in (turn for turns in federated(name).turns.values() for turn in turns):
+        assert turn.order.nbytes == size_of(turn.order)
+        assert turn.reply.nbytes == size_of(turn.reply) - size_of(turn.reply.seconds)
 
 
 @every_method
@@ -201,13 +186,8 @@ def test_nothing_but_the_shared_parts_is_in_a_reply(name):
             assert sorted(tensors) == sorted(shared)
 
 
-def test_updates_go_up_as_updates():
-    for turn in turns_of(federated("fedhca2"), 0):
+@pytest.mark.parametrize(("name", "sends"), [("fedhca2", "updates"), ("fedavg", "parameters")])
+def test_updates_go_up_as_updates_and_parameters_as_parameters(name, sends):
+    for turn in turns_of(federated(name), 0):
         for slot, row in turn.reply.rows.items():
-            assert torch.equal(row, turn.after[slot] - turn.received[slot])
-
-
-def test_parameters_go_up_as_parameters():
-    for turn in turns_of(federated("fedavg"), 0):
-        for slot, row in turn.reply.rows.items():
-            assert torch.equal(row, turn.after[slot])
+            assert torch.equal(row, turn.after[slot] - turn.received[slot] if sends == "updates" else turn.after[slot])
