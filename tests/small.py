@@ -1,9 +1,11 @@
 """A federation that trains in a second: two single-task clients and one with two tasks."""
 
+from functools import partial
+
 from fedhca2.aggregation import CommonUpdate, ServerAdam, SignAgreement, TrimmedMean
-from fedhca2.experiment import Experiment
+from fedhca2.experiment import Experiment, open_data
 from fedhca2.methods import METHODS
-from small_run import clients_of as clients  # noqa: F401
+from small_run import clients_of
 from tiny_encoder import TINY
 
 SMALL = {
@@ -37,3 +39,6 @@ def unifying(every: int) -> dict[str, dict[str, object]]:
 def small(**changes: object) -> Experiment:
     """The experiment with other settings."""
     return Experiment.parse({**SMALL, **changes})
+
+
+clients = partial(clients_of, open=open_data)  # of an experiment, by name, with data sets of their own

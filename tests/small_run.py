@@ -111,8 +111,8 @@ def noting(clients, batches):
     return noted
 
 
-def clients_of(experiment, shards=None):
+def clients_of(experiment, shards=None, open=open_data_once):
     """The clients of an experiment by name, on the CPU."""
-    data = open_data_once(experiment)
+    data = open(experiment)
     plans = plan_clients(experiment, data, shards or assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
     return {plan.profile.client: plan.build() for plan in plans}
