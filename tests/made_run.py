@@ -15,17 +15,24 @@ SIZE = 16
 
 def made_run(path, method="fedhca2", rounds=3, better=1.0, seed=0, finished=True, away=(), refused=()):
     """Write a run; `better` multiplies the scores, `away` miss the second round, `refused` (pairs) were left out."""
-    path.mkdir(parents=True, exist_ok=True)
-    parts = {"encoder": {"kind": "mean"}, "decoder": {"kind": "mean"}, "head": None}
-    config = {"name": "made", "seed": seed, "rounds": rounds, "method": {"name": method, **parts}}
-    (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     rng = np.random.default_rng(seed)
     lines = [*_profiles(), *(event for round in range(rounds) for event in _round(rng, round, better, away, refused))]
     lines += _scores(rounds, better)
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = _written(
+        path, "made", method, rounds, lines, _result(method, rounds, better, seed) if finished else None, seed
+    )
     _samples(path / "samples", rng)
-    if finished:
-        (path / "result.json").write_text(json.dumps(_result(method, rounds, better, seed)))
+    return run
+
+
+def _written(path, name, method, rounds, lines, result, seed=0):
+    path.mkdir(parents=True, exist_ok=True)
+    parts = {"encoder": {"kind": "mean"}, "decoder": {"kind": "mean"}, "head": None}
+    config = {"name": name, "seed": seed, "rounds": rounds, "method": {"name": method, **parts}}
+    (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if result:
+        (path / "result.json").write_text(json.dumps(result))
     return RunFiles.open(path)
 
 
@@ -131,10 +138,6 @@ def _result(method, rounds, better, seed):
 
 def crowded_run(path, count=1000, rounds=3):
     """Write a run of many clients of three kinds; each gains something else, and one in ten misses the last round."""
-    path.mkdir(parents=True, exist_ok=True)
-    parts = {"encoder": {"kind": "mean"}, "decoder": None, "head": None}
-    config = {"name": "crowd", "seed": 0, "rounds": rounds, "method": {"name": "fedhca2", **parts}}
-    (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     rng = np.random.default_rng(0)
     tasks = {f"site-{i:04}": list(TASKS.values())[i % 3] for i in range(count)}
     gains = {client: rng.normal(1.05, 0.05) for client in tasks}
@@ -143,28 +146,21 @@ def crowded_run(path, count=1000, rounds=3):
         there = [client for i, client in enumerate(tasks) if round < rounds - 1 or i % 10]
         for client in there:
             about = {"round": round, "client": client}
-            lines += [
-                {"event": "metric", **about, "task": t, "metric": METRIC[t], "value": score(t, gains[client])}
-                for t in tasks[client]
-            ]
-            lines += [
-                {"event": "loss", **about, "task": t, "metric": "loss", "value": 1 / (round + gains[client])}
-                for t in tasks[client]
-            ]
+            for t in tasks[client]:
+                own, loss = score(t, gains[client]), 1 / (round + gains[client])
+                lines.append({"event": "metric", **about, "task": t, "metric": METRIC[t], "value": own})
+                lines.append({"event": "loss", **about, "task": t, "metric": "loss", "value": loss})
             lines.append({"event": "client", **about, "seconds": 0.5, "bytes_up": 400, "bytes_down": 400})
         lines.append({"event": "weights", "round": round, "weights": {f"{c}/encoder": [0.1 * gains[c]] for c in there}})
         lines.append({"event": "round", "round": round, "seconds": 60.0, "refused": {}})
     rows = rng.standard_normal((count, 5))
     about = {"event": "aggregation", "round": 0, "part": "encoder", "members": sorted(tasks), "measure": "rows"}
     products = (rows @ rows.T).round(3).tolist()
-    lines.append(
-        {**about, "products": products, "mixing": [[[1 / count] * count]], "gets": [[0] * count], "votes": None}
-    )
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    mixing = {"mixing": [[[1 / count] * count]], "gets": [[0] * count], "votes": None}
+    lines.append({**about, "products": products, **mixing})
     scores = [
         {c: {t: {METRIC[t]: score(t, gain[c])} for t in held} for c, held in tasks.items()}
         for gain in (gains, dict.fromkeys(tasks, 1.0))
     ]
     result = _result("fedhca2", rounds, 1.05, 0) | {"clients": scores[0], "baseline": scores[1]}
-    (path / "result.json").write_text(json.dumps(result))
-    return RunFiles.open(path)
+    return _written(path, "crowd", "fedhca2", rounds, lines, result)
