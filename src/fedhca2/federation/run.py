@@ -1,7 +1,7 @@
 """One run on any engine: from an experiment or a saved state, through its rounds, to its result."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,14 +20,12 @@ from fedhca2.federation.moves import Reach
 from fedhca2.federation.rounds import Engine, Fleet, Outcome, has_stalled, is_due, run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
-from fedhca2.federation.sum_server import SumOnlyServer, visible_profile
+from fedhca2.federation.sum_server import SumOnlyServer
 from fedhca2.imports import allow_code
-from fedhca2.messages import Order, Reply
 from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
-from fedhca2.run_folder.event_log import EventLog
 from fedhca2.run_folder.folder import BASELINE_FILES, BASELINE_FOLDER
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import Progress, ServerRecord, Watcher, Watchers
+from fedhca2.run_folder.records import Progress, Watcher, Watchers
 from fedhca2.run_folder.result import Result, Scores, both_gains, origin, privacy_spent, versions
 from fedhca2.run_folder.writer import RunFolder, check_fresh
 
@@ -180,38 +178,15 @@ def check_rounds(experiment: Experiment, folder: RunFolder) -> None:
         raise UserError("rounds", f"expected at least {done}, which the run has already done, got {experiment.rounds}")
 
 
-class _Recorder(Watcher):
-    """Logs a run's events, and introduces clients when they take part."""
-
-    def __init__(self, events: EventLog, fleet: Fleet, introduced: Iterable[str], tested: bool) -> None:
-        """:param tested: whether final scores are on test images."""
-        self._events, self._fleet, self._introduced, self._tested = events, fleet, set(introduced), tested
-
-    def introduce(self) -> None:
-        """Log the profiles of new clients."""
-        new = [profile for name, profile in self._fleet.profiles.items() if name not in self._introduced]
-        self._introduced |= {profile.client for profile in new}
-        self._events.introduced(new)
-
-    def replied(self, order: Order, reply: Reply) -> None:
-        split = "test" if order.finish and self._tested else "val"
-        self._events.replied(order, reply, self._fleet.traffic(order, reply), split)
-
-    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        self.introduce()
-        self._events.aggregated(round, record, seconds)
-
-
 def make_guard(experiment: Experiment, fleet: Fleet) -> Guard:
     """The server for the clients of a fleet and for those that join later, with the guard before it."""
-    everyone, present, visible = fleet.expected.values(), fleet.profiles, None
+    everyone, present = fleet.expected.values(), fleet.profiles
     if fleet.summer is None:
         server = Server(experiment.resolved_method, everyone, present, experiment.participation.late)
     else:
         server = SumOnlyServer(experiment, everyone, fleet.summer, present)
-        visible = partial(visible_profile, experiment=experiment)
     reach = replace(Reach.of(experiment), images=fleet.images)
-    return Guard(server, experiment.guard, reach, experiment.task_set, visible)
+    return Guard(server, experiment.guard, reach, experiment.task_set)
 
 
 class _Run:
@@ -281,12 +256,11 @@ class _Run:
         fleet.gather()
         watcher.started(self.experiment, fleet.shards)
         events.watcher = watcher
-        recorder = _Recorder(events, fleet, checkpoint.clients if checkpoint else (), self.experiment.tested)
-        recorder.introduce()
+        events.follow(fleet, checkpoint.clients if checkpoint else (), "test" if self.experiment.tested else "val")
         fleet.warm_up()
         if fleet.checkpoint_first:
             self._commit(Progress())
-        return Watchers(recorder, *look_ahead_watchers(self.experiment, fleet, events, watcher.batch), watcher)
+        return Watchers(events, *look_ahead_watchers(self.experiment, fleet, events, watcher.batch), watcher)
 
     @property
     def _progress(self) -> Progress | None:

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import combinations
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -94,6 +95,8 @@ Mixed = Sequence[Sequence[Sequence[Tensor | None]]]  # the rows of every blend o
 class Server:
     """Turns replies into deliveries. It holds no rows and no models; its state is passed in and out."""
 
+    sees_sketches: ClassVar[bool] = False  # instead of rows
+
     def __init__(
         self,
         method: Method,
@@ -116,6 +119,11 @@ class Server:
         return {
             part: kind for part, kind in self.method.uploads(round).items() if part.removesuffix("_norms") in mixable
         }
+
+    @property
+    def visible(self) -> Mapping[str, Profile]:
+        """The clients' profiles, with the layouts that rows have in replies."""
+        return self.profiles
 
     def weight(self, rounds: int) -> float:
         """How often a reply counts that is this many rounds late."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -78,6 +78,8 @@ class Sketcher:
 class SumOnlyServer(Server):
     """Mixes by sums. It compares sketches, and never sees a row."""
 
+    sees_sketches: ClassVar[bool] = True
+
     def __init__(
         self,
         experiment: Experiment,
@@ -88,6 +90,11 @@ class SumOnlyServer(Server):
         """:param summer: the clients, which compute the sums."""
         super().__init__(experiment.resolved_method, profiles, present)
         self.experiment, self.summer = experiment, summer
+
+    @property
+    def visible(self) -> Mapping[str, Profile]:
+        """The clients' profiles, with the layouts of sketches."""
+        return {client: visible_profile(profile, self.experiment) for client, profile in self.profiles.items()}
 
     def _stacks(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
         """Sketches of the rows of every part and layout; rows of a part that nobody compares have empty ones."""
