@@ -22,14 +22,12 @@ MIXED = (
     ("home", "indoor", ("semseg", "depth")),
     ("street", "outdoor", ("semseg",)),
 )
+SCENES = {"kind": "scenes", "size": [32, 32], "val": 1}
 SETTINGS = {
     "model": {"encoder": {"name": TINY}, "feature_width": 8, "decoder_width": 8},
-    "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
+    "training": small_run.SETTINGS["training"],
     "tasks": {"things": "multilabel"},
-    "data": {
-        "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 8, "val": 1},
-        "indoor": {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 4, "val": 1},
-    },
+    "data": {name: {**SCENES, "domain": name, "train": count} for name, count in (("outdoor", 8), ("indoor", 4))},
 }
 
 
