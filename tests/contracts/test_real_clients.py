@@ -9,7 +9,7 @@ from array_federation import SHARED
 from real_federation import MIXED, clients_of, federate, federated, shards_of
 from torch import Tensor
 
-from fedhca2.methods import METHODS
+from fedhca2.methods import METHODS, resolve
 from fedhca2.params import PARTS
 from small import MECHANISMS, unifying
 
@@ -47,23 +47,22 @@ def test_the_server_changes_the_shared_parts_and_no_other(name):
     assert changed_by_server(federated(name)) == [set() if keeps_its_own else SHARED[name]] * ROUNDS
 
 
-def test_heads_change_in_unifying_rounds_alone():
+def test_unifying_rounds_alone_make_decoders_and_heads_of_a_task_equal():
     fleet = federated("fedsta", **unifying(every=2))
     assert changed_by_server(fleet) == [{"encoder"}, {"encoder", "decoder", "head"}]
+    road, street = fleet.turns["road"][2].received, fleet.turns["street"][2].received
+    assert set(PARTS) - equal_slots(road, street) == {"decoder_norms", "encoder_norms"}
 
 
-def test_unifying_rounds_make_decoders_and_heads_of_a_task_equal():
-    turns = federated("fedsta", **unifying(every=2)).turns
-    road, street = turns["road"][2].received, turns["street"][2].received
-    apart = {slot.part for slot in road if not torch.equal(road[slot], street[slot])}
-    assert apart == {"decoder_norms"}
+ALL = set(PARTS) - {"encoder_norms"}  # the encoder has no running statistics
 
 
-@every_method
-def test_training_changes_all_that_is_not_frozen(name):
-    trained = set(PARTS) - {"encoder_norms"} - METHODS[name].local.frozen  # the encoder has no running statistics
-    found = [changed(turns_of(federated(name), round), "received", "after") for round in range(ROUNDS)]
-    assert found == [trained] * ROUNDS
+@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in MECHANISMS), ("fedhca2", {"final_epochs": 1})])
+def test_training_changes_all_that_is_not_frozen_and_after_the_last_round_what_is_tuned(name, settings):
+    fleet, method = federated(name, **settings), resolve(name, settings).local
+    tuned = ALL if method.final_epochs else set()
+    found = [changed(turns_of(fleet, round), "received", "after") for round in range(ROUNDS + 1)]
+    assert found == [ALL - method.frozen] * ROUNDS + [tuned]
 
 
 def equal_slots(one, other):
@@ -86,12 +85,6 @@ def test_what_fedbabu_freezes_stays_the_same_until_the_last_round():
             assert equal_slots(first, turn.after) == {"decoder", "decoder_norms", "head"}
 
 
-@every_method
-def test_only_methods_with_final_epochs_train_after_the_last_round(name):
-    tuned = set(PARTS) - {"encoder_norms"} if METHODS[name].local.final_epochs else set()
-    assert changed(turns_of(federated(name), ROUNDS), "received", "after") == tuned
-
-
 @pytest.mark.parametrize(
     ("name", "settings", "kind", "other"),
     [
@@ -105,11 +98,6 @@ def test_only_methods_with_final_epochs_train_after_the_last_round(name):
 )
 def test_some_settings_are_other_methods_to_the_last_bit(name, settings, kind, other):
     assert_identical(final(federated(name, **settings), kind), final(federated(other), kind))
-
-
-def test_any_method_can_train_after_the_last_round():
-    tuned = changed(turns_of(federated("fedhca2", final_epochs=1), ROUNDS), "received", "after")
-    assert tuned == set(PARTS) - {"encoder_norms"}
 
 
 @pytest.mark.parametrize("name", ["fednova", "fedexp"])
@@ -130,16 +118,15 @@ def test_fedbn_sends_no_normalisation_layer_and_keeps_its_own():
         assert turns[0].reply.nbytes < plain.turns[client][0].reply.nbytes
         norms = fleet.clients[client].personal.model.stays
         assert norms
-        trained = dict(fleet.clients[client].personal.model.named_parameters())
-        first = dict(clients_of("fedbn")[list(fleet.turns).index(client)].personal.model.named_parameters())
-        assert any(not torch.equal(trained[name], first[name]) for name in norms)
+        (first,) = (each for each in clients_of("fedbn") if each.name == client)
+        trained, untrained = (dict(each.personal.model.named_parameters()) for each in (fleet.clients[client], first))
+        assert any(not torch.equal(trained[name], untrained[name]) for name in norms)
 
 
 def test_scores_are_those_of_the_personal_model():
     found, local = federated("ditto", lam=0), federated("local")
-    assert [turn.reply.metrics for turn in turns_of(found, ROUNDS)] == [
-        turn.reply.metrics for turn in turns_of(local, ROUNDS)
-    ]
+    metrics = [[turn.reply.metrics for turn in turns_of(fleet, ROUNDS)] for fleet in (found, local)]
+    assert metrics[0] == metrics[1]
 
 
 @pytest.mark.slow

@@ -62,10 +62,17 @@ def test_a_part_that_no_other_client_has_in_this_layout_is_not_sent():
 
 
 def test_the_record_names_members_and_products():
-    _, _, _, record = first_round()
-    encoder = record.aggregations[0]
-    rows = torch.stack([reply(client).rows[ENCODER] for client in "abc"]).double()
-    assert encoder.members == ("a", "b", "c")
+    """Decoders of a client with several tasks are members of their own."""
+    tasks = ("sal", "edge")
+    layouts = {ENCODER: LAYOUT, EDGE: LAYOUT, Slot("decoder", "sal"): LAYOUT}
+    server = Server(resolve("fedhca2"), [Profile("m", "outdoor", tasks, 1, layouts), *PROFILES])
+    many = Reply("m", 0, {slot: torch.zeros(6) for slot in layouts})
+    encoder, decoder = server.step(server.start(), [many, *all_replies()])[2].aggregations
+    rows = torch.stack([*(reply(client).rows[ENCODER] for client in "abc"), torch.zeros(6)]).double()
+    assert (encoder.members, decoder.members) == (
+        ("a", "b", "c", "m"),
+        ("a/edge", "b/edge", "c/edge", "m/edge", "m/sal"),
+    )
     assert_close(encoder.products, rows @ rows.T)
 
 
@@ -75,15 +82,6 @@ def test_the_record_names_clients_whose_updates_came_and_were_refused():
     _, _, record = Guard(server).step(server.start(), [replace(reply("a"), failed=torch.ones(2)), silent, reply("c")])
     assert set(record.refused) == {"a", "b"}
     assert record.unused == ("a",)
-
-
-def test_decoders_of_a_multi_task_client_are_members_of_their_own():
-    tasks = ("sal", "edge")
-    layouts = {ENCODER: LAYOUT, EDGE: LAYOUT, Slot("decoder", "sal"): LAYOUT}
-    server = Server(resolve("fedavg"), [Profile("m", "outdoor", tasks, 1, layouts), *PROFILES])
-    many = Reply("m", 0, {slot: torch.zeros(6) for slot in layouts})
-    _, _, record = server.step(server.start(), [many, *all_replies()])
-    assert record.aggregations[1].members == ("a/edge", "b/edge", "c/edge", "m/edge", "m/sal")
 
 
 def step_of_long_rows(method, sketch, round=0):
@@ -137,12 +135,9 @@ def heads(classes, settings=MEAN_OF_HEADS, datasets="xxx"):
 def test_heads_are_mixed_only_with_those_of_the_same_classes():
     server, deliveries = heads(["cats", "cats", "dogs"])
     assert_close(deliveries["a"][HEAD].addends[0].row, torch.full((6,), (ord("a") + ord("b")) / 2))
-    assert "head" not in server.uploads("c", 0)
     assert all(ENCODER in deliveries[name] for name in "abc")
-
-
-def test_heads_without_names_of_classes_are_not_mixed_with_those_that_have_some():
-    assert "head" not in heads(["", "", "dogs"])[0].uploads("c", 0)
+    for each in (server, heads(["", "", "dogs"])[0]):  # without names, neither
+        assert "head" not in each.uploads("c", 0)
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,10 @@ def linked(trained, tmp_path):
         shutil.copytree(trained, run)
         if (run / name).exists():
             (run / name).rename(elsewhere)
-        elif name in FILES:
-            elsewhere.write_text("{}")
+        if name in FILES:
+            elsewhere.touch()
         else:
-            elsewhere.mkdir()
-        if name in FOLDERS:
+            elsewhere.mkdir(exist_ok=True)
             (elsewhere / "precious").write_text("data")
             elsewhere.chmod(0o755)
         (run / name).symlink_to(elsewhere)
