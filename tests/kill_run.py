@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from small_run import SETTINGS, events, resume_small, run_small, same_models, small
+from small_run import SETTINGS, resume_small, run_small, same_runs, small
 
 PARTLY = {"participation": {"fraction": 0.5}, "checkpoints": {"memory": 0}}  # states and rows wait in files
 EXPERIMENT = small(rounds=3, evaluate_every=2, baseline=True, clients=SETTINGS["clients"][1:], **PARTLY)
@@ -77,7 +77,7 @@ def main(folder, seed, kills):
             longest *= 1.1 if dead else 0.6  # so that a run meets several deaths, however busy the machine is
         runs += 1
         for place, expected in ((out, straight), (out / "baseline", straight / "baseline")):
-            if not same_models(place, expected) or events(place) != events(expected):
+            if not same_runs(place, expected):
                 sys.exit(f"{place} differs from the straight run")
     print(f"{done} kills over {runs} runs, each equal to the straight run")
 

@@ -101,6 +101,11 @@ def same_models(one, other):
     )
 
 
+def same_runs(one, other):
+    """Whether two runs have the same models and events."""
+    return same_models(one, other) and events(one) == events(other)
+
+
 def noting(clients, batches):
     """`Client.batches`, which also adds the client to a weak set: those that it still has are in memory."""
 

@@ -13,7 +13,7 @@ from fedhca2.federation import parallel_runs
 from fedhca2.federation.comparison_runs import ComparisonStopped, plan_runs
 from fedhca2.federation.parallel_runs import ParallelWatcher, RunProcess, log_file, run_in_parallel, start
 from fedhca2.run_folder.reader import RunFiles
-from small_run import events, run_small, same_models, small
+from small_run import run_small, same_runs, small
 from warm import Warm
 
 pytestmark = pytest.mark.slow
@@ -138,8 +138,7 @@ def test_runs_side_by_side_equal_runs_of_their_own(tmp_path, monkeypatch):
     run_in_parallel(runs, None, Notes())
     for run in runs:
         run_small(run.experiment, alone := tmp_path / run.experiment.method_name, baseline=run.baseline)
-        assert same_models(run.folder, alone)
-        assert events(run.folder) == events(alone)
+        assert same_runs(run.folder, alone)
         other = {"seconds", "origin", "device"}  # the last is named with its threads
         together, apart = (RunFiles(folder).outcome.model_dump(exclude=other) for folder in (run.folder, alone))
         assert together == apart
