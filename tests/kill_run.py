@@ -33,6 +33,14 @@ def child(work):
     return pid
 
 
+def ended(pid):
+    """The signal that ended a child, or 0."""
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code > 0:
+        sys.exit("a run failed, see above")
+    return -code
+
+
 def wait_for_threads():
     """Wait until no thread of earlier work is left. One that is ending may hold a lock of MKL, for ever in a fork."""
     gc.collect()
@@ -55,10 +63,7 @@ def killed(out, rng, longest):
     pid = child(lambda: go_on(out))
     time.sleep(rng.uniform(0, longest))
     os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-        sys.exit(f"resuming failed in {out}")
-    return os.WIFSIGNALED(status)
+    return ended(pid) == signal.SIGKILL
 
 
 def main(folder, seed, kills):
@@ -66,7 +71,7 @@ def main(folder, seed, kills):
     straight = folder / "straight"
     go_on(straight)  # here, so that scenes are rendered and kernels compiled once
     began = time.monotonic()
-    os.waitpid(child(lambda: go_on(folder / "again")), 0)
+    ended(child(lambda: go_on(folder / "again")))
     longest = 0.3 * (time.monotonic() - began)
     done = runs = 0
     while done < kills:
