@@ -150,7 +150,7 @@ def _train_baseline(
     local, path = experiment.with_method("local"), folder.path / BASELINE_FOLDER
     if (known := finished_scores(path, local)) is not None:
         return known
-    with closing(RunFolder.at(path)) as own:
+    with closing(RunFolder.open(path) if RunFiles(path).begun else RunFolder.new(path)) as own:
         if own.checkpoint:
             check_changes(own.checkpoint.experiment, local, path, settings_stay=engine.settings_stay)
         check_rounds(local, own)

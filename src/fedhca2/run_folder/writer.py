@@ -74,11 +74,6 @@ class RunFolder:
             raise
         return folder
 
-    @classmethod
-    def at(cls, path: Path) -> "RunFolder":
-        """The folder of an existing or a new run."""
-        return cls.open(path) if RunFiles(path).begun else cls.new(path)
-
     def rewind(self, experiment: Experiment, beside: Mapping[str, Any] | None = None) -> None:
         """Drop what came after the last checkpoint and continue with these settings. From here on files change.
 
