@@ -15,7 +15,6 @@ from fedhca2.methods import METHODS, resolve
 from fedhca2.params import ENCODER, Slot
 from fedhca2.run_folder.checkpoints import progress_as_state, progress_from_state
 from fedhca2.run_folder.records import Progress, SlotKey
-from small import unifying
 
 LONE = ("encoder", "deep")  # which no two sites of any scenario have
 AVERAGING = resolve("mgda", {"memory": 0.9})
@@ -186,15 +185,3 @@ def test_groups_of_one_with_no_other_friend_are_local(scenario):
     method = resolve("matfl_voting", {"friends": 1})
     local = ArrayFederation(METHODS["local"], places, scenario[1]).run(2)
     assert_same(ArrayFederation(method, places, scenario[1]).run(2), local, rtol=1e-6, atol=1e-6)
-
-
-def test_heads_cross_in_unifying_rounds_alone():
-    federation = ArrayFederation(resolve("fedsta", unifying(every=5)), SCENARIOS["one task for all"])
-    shared = [{slot.part for delivered in federation.round().values() for slot in delivered} for _ in range(10)]
-    assert [round for round, parts in enumerate(shared) if "head" in parts] == [4, 9]
-
-
-def test_running_statistics_cross_only_when_asked():
-    method = resolve("fedper", {"batch_norm": "average"})
-    deliveries = ArrayFederation(method, SCENARIOS["one task for all"]).round()
-    assert {slot.part for delivered in deliveries.values() for slot in delivered} == {"encoder", "encoder_norms"}

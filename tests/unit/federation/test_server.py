@@ -47,20 +47,6 @@ def test_an_absent_client_keeps_its_weights():
     assert (after.round, after.weights, deliveries) == (2, state.weights, {})
 
 
-def test_slots_with_different_layouts_are_aggregated_apart():
-    small = Layout(("a.weight",), ((2, 2),))
-    profiles = [*PROFILES, *(Profile(name, "outdoor", ("edge",), 1, {ENCODER: small, EDGE: small}) for name in "de")]
-    server = Server(resolve("fedavg"), profiles)
-    others = [Reply(name, 0, {ENCODER: torch.ones(4), EDGE: torch.ones(4)}) for name in "de"]
-    _, deliveries, _ = server.step(server.start(), [*all_replies(), *others])
-    assert_close(deliveries["d"][ENCODER].addends[0].row, torch.ones(4))
-
-
-def test_a_part_that_no_other_client_has_in_this_layout_is_not_sent():
-    lone = Profile("d", "outdoor", ("edge",), 1, {ENCODER: Layout(("a.weight",), ((2, 2),)), EDGE: LAYOUT})
-    assert set(Server(resolve("fedavg"), [*PROFILES, lone]).uploads("d", 0)) == {"decoder"}
-
-
 def test_the_record_names_members_and_products():
     """Decoders of a client with several tasks are members of their own."""
     tasks = ("sal", "edge")
