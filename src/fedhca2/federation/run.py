@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -127,14 +127,12 @@ def _prepare(
     :param scores: the baseline's scores, if they are known.
     :param extra_files: plain data by file name, for the run's folder.
     """
-    fleet = engine.open(experiment, folder)
-    try:
+    with ExitStack() as stack:
+        fleet = stack.enter_context(closing(engine.open(experiment, folder)))
         if scores is None and experiment.baseline:
             scores = _train_baseline(experiment, engine, fleet, folder, extra_files, watcher)
         folder.rewind(experiment, {**fleet.files, **extra_files})
-    except BaseException:
-        fleet.close()
-        raise
+        stack.pop_all()  # stays open
     return _Run(experiment, fleet, folder, folder.path, scores)
 
 

@@ -3,6 +3,7 @@
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,11 @@ class RunFolder:
         """Open and lock the folder of an existing run; raises UserError if the run cannot continue from it."""
         require_own_files(path)
         lock = lock_folder(path)
-        try:
+        with ExitStack() as stack:
+            stack.callback(lock.release)
             folder = cls(path, (), lock, Checkpoints(path / CHECKPOINTS).latest())
             folder._require_events()
-        except BaseException:
-            lock.release()
-            raise
+            stack.pop_all()  # stays locked
         return folder
 
     def rewind(self, experiment: Experiment, beside: Mapping[str, Any] | None = None) -> None:
