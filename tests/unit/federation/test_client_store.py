@@ -16,7 +16,7 @@ import torch
 from fedhca2.clients import Client, ClientState, save_state
 from fedhca2.cores import usable_cores
 from fedhca2.federation.client_store import ClientQueue, ClientStore
-from small_run import SETTINGS, CrashError, Silent, crash, events, noting, resume_small, run_small, same_runs, small
+from small_run import SETTINGS, Silent, events, noting, resume_small, run_small, same_runs, small
 
 pytestmark = pytest.mark.slow
 
@@ -55,13 +55,10 @@ def in_files(tmp_path_factory):
     return out, counting
 
 
-@pytest.fixture(scope="module")
-def crashed(tmp_path_factory):
+@pytest.fixture
+def crashed(once):
     """A run that crashed in its last round. Its end would have removed all checkpoints but one."""
-    out = tmp_path_factory.mktemp("crashed") / "run"
-    with pytest.raises(CrashError):
-        run_small(small(**MANY, checkpoints=IN_FILES), out, Silent(MANY["rounds"] - 1, crash))
-    return out
+    return once(small(**MANY, checkpoints=IN_FILES), MANY["rounds"] - 1)
 
 
 def no_links(*_):

@@ -16,47 +16,42 @@ EVERY_ROUND = {"every": 1}
 MEASURED = ("effect", "transfer")
 
 
-@pytest.fixture(scope="module")
-def once(tmp_path_factory):
-    """Run a method with and without diagnostics, once for all tests."""
-    folders = {}
+@pytest.fixture
+def measured(once):
+    """The folder of a run of a method, with diagnostics in every round unless told otherwise."""
 
-    def run(method, diagnostics=None, **changes):
-        key = method, str(diagnostics), str(changes)
-        if key not in folders:
-            folders[key] = tmp_path_factory.mktemp("once") / "run"
-            run_small(small(method, rounds=2, diagnostics=diagnostics, **changes), folders[key])
-        return folders[key]
+    def run(method, diagnostics=EVERY_ROUND, **changes):
+        return once(small(method, rounds=2, diagnostics=diagnostics, **changes))
 
     return run
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "ditto", "fedamp"])
-def test_diagnostics_change_nothing_in_the_training_and_add_events(once, method):
-    plain, measured = once(method), once(method, EVERY_ROUND)
-    assert same_models(plain, measured)
+def test_diagnostics_change_nothing_in_the_training_and_add_events(measured, method):
+    runs = measured(method, None), measured(method)
+    assert same_models(*runs)
     own = (*MEASURED, "client")  # which has the bytes of replies
-    found = [[event for event in events(run) if event["event"] not in own] for run in (plain, measured)]
+    found = [[event for event in events(run) if event["event"] not in own] for run in runs]
     assert found[0] == found[1]
 
 
-def test_every_ordered_pair_of_clients_has_a_transfer(once):
-    [first, _] = RunFiles(once("fedhca2", EVERY_ROUND)).of("transfer")
+def test_every_ordered_pair_of_clients_has_a_transfer(measured):
+    [first, _] = RunFiles(measured("fedhca2")).of("transfer")
     known = ~np.isnan(np.array(first["transfer"], dtype=float))
     assert (known == ~np.eye(3, dtype=bool)).all()
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "ditto"])
-def test_what_a_client_gets_is_measured_from_the_point_where_transfer_is(once, method):
-    run = RunFiles(once(method, EVERY_ROUND))
+def test_what_a_client_gets_is_measured_from_the_point_where_transfer_is(measured, method):
+    run = RunFiles(measured(method))
     before = {(event["round"], event["client"]): event["before"] for event in run.of("effect")}
     for event in run.of("transfer"):
         found = dict(zip(event["members"], event["losses"], strict=True))
         assert found == {client: before[event["round"] + 1, client] for client in found}
 
 
-def test_the_products_are_those_the_server_compared(once):
-    run = RunFiles(once("fedhca2", EVERY_ROUND))
+def test_the_products_are_those_the_server_compared(measured):
+    run = RunFiles(measured("fedhca2"))
     compared = [event["products"] for event in run.of("aggregation") if event["part"] == "encoder"]
     np.testing.assert_allclose([event["products"] for event in run.of("transfer")], compared, rtol=1e-6)
 
@@ -79,8 +74,8 @@ MIXED = {"clients": [*SETTINGS["clients"][:2], SETTINGS["clients"][2] | {"model"
         ("fedhca2", {"every": 1, "clients": 2}, {}, {0: ["road", "shop"], 1: ["road", "shop"]}, {1: ALL, 2: ALL}),
     ],
 )
-def test_what_is_measured(once, method, diagnostics, changes, transfers, effects):
-    run, found = RunFiles(once(method, diagnostics, **changes)), {}
+def test_what_is_measured(measured, method, diagnostics, changes, transfers, effects):
+    run, found = RunFiles(measured(method, diagnostics, **changes)), {}
     for event in run.of("effect"):
         found.setdefault(event["round"], []).append(event["client"])
     assert {round: sorted(clients) for round, clients in found.items()} == effects

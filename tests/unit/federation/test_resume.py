@@ -2,16 +2,12 @@ import json
 import os
 import shutil
 import signal
-from contextlib import nullcontext
-from functools import cache
 
 import pytest
 import typer
-import yaml
 
 from fedhca2.cli.run import exit_when_interrupted
 from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.run_folder.reader import RunFiles
 from small import MECHANISMS, unifying
@@ -19,20 +15,6 @@ from small_run import SETTINGS, CrashError, Silent, crash, models, resume_small,
 from tiny_encoder import TINY
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def once(tmp_path_factory):
-    """Run an experiment to its end, or until it crashes after a round, once for all tests; return its folder."""
-
-    @cache
-    def run(text, crashes_at):
-        folder, experiment = tmp_path_factory.mktemp("once") / "run", Experiment.parse(yaml.safe_load(text))
-        with nullcontext() if crashes_at is None else pytest.raises(CrashError):
-            run_small(experiment, folder, Silent(crashes_at, crash))
-        return folder
-
-    return lambda experiment, crashes_at=None: run(experiment.to_yaml(), crashes_at)
 
 
 @pytest.fixture

@@ -23,19 +23,15 @@ DATA = {
 BEST = {"evaluate_every": 1, "select": "best", "data": DATA}
 
 
-@pytest.fixture(scope="module")
-def best(tmp_path_factory):
-    out = tmp_path_factory.mktemp("best") / "run"
-    run_small(small(**BEST), out)
-    return out
+@pytest.fixture
+def best(once):
+    return once(small(**BEST))
 
 
-@pytest.fixture(scope="module")
-def untested(tmp_path_factory):
+@pytest.fixture
+def untested(once):
     """A run without test images."""
-    out = tmp_path_factory.mktemp("untested") / "run"
-    run_small(small(rounds=1), out)
-    return out
+    return once(small(rounds=1))
 
 
 def partition(out, **changes):
