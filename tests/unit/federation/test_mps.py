@@ -33,8 +33,8 @@ def calls(tmp_path, monkeypatch):
     return lambda: [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
 
 
-def install(folder, monkeypatch, text):
-    program = folder / "nvidia-cuda-mps-control"
+def install(folder, monkeypatch, text, name="nvidia-cuda-mps-control"):
+    program = folder / name
     program.write_text(f"#!{sys.executable}\n{text}")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_mps import install
 
 from fedhca2.federation import parallel_runs
 from fedhca2.federation.comparison_runs import ComparisonStopped, plan_runs
@@ -72,10 +73,8 @@ def runs(tmp_path):
 def gpu(tmp_path, monkeypatch):
     """Two GPUs, as nvidia-smi tells it, and MPS. Neither program can run here: these stand in."""
     (folder := tmp_path / "bin").mkdir()
-    for name, text in (("nvidia-smi", "print('0, GPU-0a\\n1, GPU-1b')"), ("nvidia-cuda-mps-control", "")):
-        (folder / name).write_text(f"#!{sys.executable} -S\n{text}\n")
-        (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    install(folder, monkeypatch, "print('0, GPU-0a\\n1, GPU-1b')", "nvidia-smi")
+    install(folder, monkeypatch, "")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(parallel_runs, "choose_devices", lambda wanted: [torch.device("cuda")])
     monkeypatch.setattr(parallel_runs, "usable_cores", lambda: list(range(8)))
