@@ -26,34 +26,17 @@ def tree(folder):
     }
 
 
-def stopped(out, **settings):
-    """A run of three rounds that crashed in the last, with a finished baseline."""
-    calls = iter([lambda: None, crash])  # the third round of the baseline, and that of the run
-    with pytest.raises(CrashError):
-        run_small(small(baseline=True, **settings), out, Silent(2, lambda: next(calls)()))
-    return out
-
-
-def against_another(out):
-    """A finished run that was compared with a separate Local run."""
-    run_small(small("local", rounds=1), out.parent / "local")
-    run_small(small(rounds=1), out, baseline=out.parent / "local")
-    return out
-
-
-RUNS = {
-    "finished": lambda out: run_small(small(baseline=True, rounds=1), out),
-    "stopped": stopped,
-    "against another": against_another,
-}
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A folder with a run of each kind."""
-    folders = {kind: tmp_path_factory.mktemp("runs") for kind in RUNS}
-    for kind, make in RUNS.items():
-        make(folders[kind] / "run")
+    """A folder with a run of each kind; one stopped in its last round, and its baseline had finished."""
+    folders = {kind: tmp_path_factory.mktemp("runs") for kind in ("finished", "stopped", "against another")}
+    run_small(small(baseline=True, rounds=1), folders["finished"] / "run")
+    calls = iter([lambda: None, crash])  # the third round of the baseline, and that of the run
+    with pytest.raises(CrashError):
+        run_small(small(baseline=True), folders["stopped"] / "run", Silent(2, lambda: next(calls)()))
+    local = folders["against another"] / "local"
+    run_small(small("local", rounds=1), local)
+    run_small(small(rounds=1), local.with_name("run"), baseline=local)
     return folders
 
 
