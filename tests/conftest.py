@@ -5,8 +5,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-from attack_table import Line, table
-
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels for a GPU run on a CPU, slowly; set before they are imported
 settings.load_profile("ci")  # the same examples each time; --hypothesis-profile=default draws new ones
@@ -40,14 +38,23 @@ def rng() -> torch.Generator:
 
 @pytest.fixture
 def tell(record_property):
-    """Adds a line to the table of attacks: the attacker, what it tried, the outcome, the others' drift."""
-    return lambda *line: record_property("attack", Line(*line).to_dict())
+    """Adds a line to the table of attacks: the attacker, what it tried, the outcome, and how far the others then are
+    from where they would be without it, as a share of where they are.
+    """
+
+    def add(adversary: str, attack: str, outcome: str, drift: float = 0.0) -> None:
+        record_property("attack", [adversary, attack, outcome, f"{drift:.3g}"])
+
+    return add
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
     """Print the table of all attacks, from all workers."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
     told = [report.user_properties for report in reports if getattr(report, "when", "") == "call"]
-    lines = [Line(**value) for properties in told for name, value in properties if name == "attack"]
-    if lines:
-        terminalreporter.write_line(table(lines))
+    rows = [value for properties in told for name, value in properties if name == "attack"]
+    rows = [["adversary", "attack", "outcome", "others' drift"], *rows] if rows else []
+    widths = [min(max(map(len, column)), 80) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell[:width]:<{width}}" for cell, width in zip(row, widths, strict=True))
+        terminalreporter.write_line("  ".join(cells).rstrip())

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from kill_run import child
-from small_run import SETTINGS, events, resume_small, run_small, same_models, small
+from kill_run import child, ended
+from small_run import SETTINGS, resume_small, run_small, same_runs, small
 
 STEPS = ("fsync", "link", "rename", "replace", "unlink", "mkdir", "rmdir")
 ALONE = SETTINGS["clients"][2:]
@@ -30,7 +30,7 @@ def dying(work, last):
             setattr(os, name, stepping(getattr(os, name), left))
         work()
 
-    return ended(run) == signal.SIGKILL
+    return ended(child(run)) == signal.SIGKILL
 
 
 def stepping(call, left):
@@ -40,14 +40,6 @@ def stepping(call, left):
         return call(*args, **options)
 
     return step
-
-
-def ended(work):
-    """The signal that ended a process that does some work, or 0."""
-    status = os.waitpid(child(work), 0)[1]
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-        sys.exit("a run failed, see above")
-    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
 def begin(out):
@@ -67,7 +59,7 @@ def go_on(out):
 
 def compare(out, straight):
     left = [path.name for path in out.rglob(".*") if path.name != ".lock"]
-    if left or not same_models(out, straight) or events(out) != events(straight):
+    if left or not same_runs(out, straight):
         sys.exit(f"{out} differs from the straight run, or has {left}")
 
 
@@ -78,13 +70,13 @@ def sweep(folder, name, work, stride, start=None):
         return shutil.copytree(start, place) if start else place
 
     straight = prepared(folder / name)
-    ended(lambda: work(straight))
+    ended(child(lambda: work(straight)))
     steps = 0
     while True:
         out = prepared(folder / f"{name}-{steps}")
         if not dying(lambda: work(out), steps):  # noqa: B023
             break
-        ended(lambda: work(out))  # noqa: B023
+        ended(child(lambda: work(out)))  # noqa: B023
         compare(out, straight)
         shutil.rmtree(out)
         steps += stride

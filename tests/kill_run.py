@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from small_run import SETTINGS, events, resume_small, run_small, same_models, small
+from small_run import SETTINGS, resume_small, run_small, same_runs, small
 
 PARTLY = {"participation": {"fraction": 0.5}, "checkpoints": {"memory": 0}}  # states and rows wait in files
 EXPERIMENT = small(rounds=3, evaluate_every=2, baseline=True, clients=SETTINGS["clients"][1:], **PARTLY)
@@ -31,6 +31,14 @@ def child(work):
         finally:
             os._exit(code)
     return pid
+
+
+def ended(pid):
+    """The signal that ended a child, or 0."""
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code > 0:
+        sys.exit("a run failed, see above")
+    return -code
 
 
 def wait_for_threads():
@@ -55,10 +63,7 @@ def killed(out, rng, longest):
     pid = child(lambda: go_on(out))
     time.sleep(rng.uniform(0, longest))
     os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-        sys.exit(f"resuming failed in {out}")
-    return os.WIFSIGNALED(status)
+    return ended(pid) == signal.SIGKILL
 
 
 def main(folder, seed, kills):
@@ -66,7 +71,7 @@ def main(folder, seed, kills):
     straight = folder / "straight"
     go_on(straight)  # here, so that scenes are rendered and kernels compiled once
     began = time.monotonic()
-    os.waitpid(child(lambda: go_on(folder / "again")), 0)
+    ended(child(lambda: go_on(folder / "again")))
     longest = 0.3 * (time.monotonic() - began)
     done = runs = 0
     while done < kills:
@@ -77,7 +82,7 @@ def main(folder, seed, kills):
             longest *= 1.1 if dead else 0.6  # so that a run meets several deaths, however busy the machine is
         runs += 1
         for place, expected in ((out, straight), (out / "baseline", straight / "baseline")):
-            if not same_models(place, expected) or events(place) != events(expected):
+            if not same_runs(place, expected):
                 sys.exit(f"{place} differs from the straight run")
     print(f"{done} kills over {runs} runs, each equal to the straight run")
 

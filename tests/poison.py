@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -41,19 +40,7 @@ TRAINING = Training(batch_size=1, learning_rate=RATE, schedule=Schedule(warmup_e
 REACH = Reach(TRAINING, Privacy(), ROUNDS, dict.fromkeys(SITES, 1))
 
 
-@dataclass(frozen=True)
-class Defence:
-    """A federation's defence against poison: bounds of its guard, and settings beside the method's name."""
-
-    guard: GuardBounds = field(default_factory=GuardBounds)
-    method: Mapping[str, Any] = field(default_factory=dict)
-
-
-DEFENCES = {
-    "no guard": Defence(GuardBounds(reach=0, jump=0)),
-    "guard": Defence(),
-    "reach 0.1": Defence(GuardBounds(reach=0.1)),
-}
+DEFENCES = {"no guard": GuardBounds(reach=0, jump=0), "guard": GuardBounds(), "reach 0.1": GuardBounds(reach=0.1)}
 
 
 @dataclass
@@ -213,8 +200,8 @@ class Cell:
 @cache
 def played(attack: str, statistics: bool, method: str, defence: str, images: int) -> Ended:
     """The end of a run, with or without an attack."""
-    settings = {**DEFENCES[defence].method} | ({"batch_norm": "average"} if statistics else {})
-    return federate(method_of(method, **settings), DEFENCES[defence].guard, ATTACKS[attack] if attack else None, images)
+    settings = {"batch_norm": "average"} if statistics else {}
+    return federate(method_of(method, **settings), DEFENCES[defence], ATTACKS[attack] if attack else None, images)
 
 
 def cell(attack: str, method: str, defence: str, images: int = STEPS) -> Cell:

@@ -1,12 +1,11 @@
 """A federation that trains in a second: two single-task clients and one with two tasks."""
 
-import torch
+from functools import partial
 
 from fedhca2.aggregation import CommonUpdate, ServerAdam, SignAgreement, TrimmedMean
-from fedhca2.clients import Client, DeviceSlot
-from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import plan_clients
+from fedhca2.experiment import Experiment, open_data
 from fedhca2.methods import METHODS
+from small_run import clients_of
 from tiny_encoder import TINY
 
 SMALL = {
@@ -42,8 +41,4 @@ def small(**changes: object) -> Experiment:
     return Experiment.parse({**SMALL, **changes})
 
 
-def clients(experiment: Experiment) -> dict[str, Client]:
-    """Its clients, on the CPU."""
-    data = open_data(experiment)
-    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
-    return {plan.profile.client: plan.build() for plan in plans}
+clients = partial(clients_of, open=open_data)  # of an experiment, by name, with data sets of their own

@@ -101,8 +101,23 @@ def same_models(one, other):
     )
 
 
-def clients_of(experiment):
-    """The clients of an experiment by name."""
-    data = open_data_once(experiment)
-    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
+def same_runs(one, other):
+    """Whether two runs have the same models and events."""
+    return same_models(one, other) and events(one) == events(other)
+
+
+def noting(clients, batches):
+    """`Client.batches`, which also adds the client to a weak set: those that it still has are in memory."""
+
+    def noted(client, *given):
+        clients.add(client)
+        return batches(client, *given)
+
+    return noted
+
+
+def clients_of(experiment, shards=None, open=open_data_once):
+    """The clients of an experiment by name, on the CPU."""
+    data = open(experiment)
+    plans = plan_clients(experiment, data, shards or assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
     return {plan.profile.client: plan.build() for plan in plans}

@@ -4,12 +4,10 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
-with suppress(ImportError):  # not on Windows
-    import fcntl
+from filelock import BaseFileLock, FileLock, Timeout
 
 
 def usable_cores() -> list[int]:
@@ -33,23 +31,23 @@ def stay_on(cores: Iterable[int], process: int = 0) -> None:
 def one_per_core(folder: Path) -> Iterator[None]:
     """Limit the processes that are in this block, with the same folder, to the number of cores; others wait.
 
-    A process that dies leaves the block. On a system without file locks, nobody waits.
+    A process that dies leaves the block.
     """
-    with ExitStack() as stack:
-        if "fcntl" in globals():
-            files = [stack.enter_context((folder / f"core-{core}").open("a")) for core in usable_cores()]
-            while not any(map(_lock, files)):
-                time.sleep(0.2)
-        yield
-
-
-def _lock(file: IO[str]) -> bool:
-    """Lock a file, unless another process has; returns whether that worked."""
+    locks = [FileLock(folder / f"core-{core}", blocking=False) for core in usable_cores()]
+    while not any(map(_acquire, locks)):
+        time.sleep(0.2)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        yield
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def _acquire(lock: BaseFileLock) -> bool:
+    """Take a lock, unless another process has it; returns whether that worked."""
+    with suppress(Timeout):
+        lock.acquire()
+    return lock.is_locked
 
 
 def host_free(system: Path = Path("/")) -> int:

@@ -16,12 +16,7 @@ from fedhca2.labels import IGNORE
 DARK_GREY = 64
 VECTOR_SIZE, LINE = (192, 144), 18  # width and height of a painted vector, and the height of a line
 # Dark violet, blue, green, yellow: evenly spaced in lightness, so that equal steps in depth look equal.
-DEPTH_COLOURS = torch.tensor(
-    [
-        list(bytes.fromhex(colour))
-        for colour in ["440154", "46327f", "365c8d", "277f8e", "1fa187", "4ac26d", "9fda3a", "fde725"]
-    ]
-)
+DEPTH_COLOURS = torch.tensor([*bytes.fromhex("440154 46327f 365c8d 277f8e 1fa187 4ac26d 9fda3a fde725")]).view(-1, 3)
 
 
 def voc_palette(classes: int = 256) -> Tensor:

@@ -21,8 +21,9 @@ def norms(turn, moment):
     return {slot: row for slot, row in getattr(turn, moment).items() if slot.part == "decoder_norms"}
 
 
-def test_local_statistics_stay_as_they_were():
-    for turns in federated("fedavg").turns.values():
+@pytest.mark.parametrize(("name", "policy"), [("fedavg", "local"), ("fedper", "local"), ("fedper", "average")])
+def test_local_statistics_and_those_of_a_part_that_is_not_shared_stay(name, policy):
+    for turns in federated(name, batch_norm=policy).turns.values():
         assert all(torch.equal(row, turns[1].before[slot]) for slot, row in norms(turns[1], "received").items())
 
 
@@ -33,12 +34,6 @@ def test_averaged_statistics_are_the_mean_of_all_decoders():
     for turns in fleet.turns.values():
         for row in norms(turns[1], "received").values():
             assert_close(row, mean, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("policy", ["local", "average"])
-def test_statistics_of_a_part_that_is_not_shared_stay_local(policy):
-    for turns in federated("fedper", batch_norm=policy).turns.values():
-        assert all(torch.equal(row, turns[1].before[slot]) for slot, row in norms(turns[1], "received").items())
 
 
 def test_recalibrated_statistics_are_those_of_the_local_images():
@@ -54,13 +49,7 @@ def test_recalibrated_statistics_are_those_of_the_local_images():
     mean = torch.stack([features.mean(dim=(0, 2, 3)) for features in seen]).mean(dim=0)
     variance = torch.stack([features.transpose(0, 1).flatten(1).var(dim=1) for features in seen]).mean(dim=0)
     assert_close(turn.received[HOME_DEPTH], torch.cat([mean, variance]), rtol=1e-4, atol=1e-6)
-
-
-def test_recalibration_does_not_cross():
-    assert {slot.part for slot in federated("fedavg", batch_norm="recalibrate").turns["home"][1].order.deliveries} == {
-        "encoder",
-        "decoder",
-    }
+    assert {slot.part for slot in turn.order.deliveries} == {"encoder", "decoder"}  # recalibration does not cross
 
 
 def mixings_of(name):
@@ -96,24 +85,19 @@ def test_a_mean_of_statistics_takes_the_place_of_a_client_s_own():
 
 def test_statistics_cross_in_the_rounds_of_their_parameters_alone():
     method = resolve("fedper", {"batch_norm": "average", "decoder": {"kind": "group_mean", "every": 2}})
-    assert [set(method.uploads(round)) - {"encoder", "encoder_norms"} for round in range(2)] == [
-        set(),
-        {"decoder", "decoder_norms"},
-    ]
+    first, second = (set(method.uploads(round)) - {"encoder", "encoder_norms"} for round in range(2))
+    assert (first, second) == (set(), {"decoder", "decoder_norms"})
 
 
 def clusters(parameters, statistics):
     """The clusters of MaT-FL, from each client's parameter and running statistic."""
-    one = Layout(("x",), ((2,),))
-    layouts = {ENCODER: one, ENCODER_NORMS: one}
-    names = [f"c{i}" for i in range(len(parameters))]
-    server = Server(
-        resolve("matfl", {"batch_norm": "average"}), [Profile(name, "d", ("edge",), 1, layouts) for name in names]
-    )
-    replies = [
-        Reply(name, 0, {ENCODER: torch.tensor(own), ENCODER_NORMS: torch.tensor(beside)})
-        for name, own, beside in zip(names, parameters, statistics, strict=True)
+    layouts = dict.fromkeys((ENCODER, ENCODER_NORMS), Layout(("x",), ((2,),)))
+    rows = [
+        dict(zip(layouts, map(torch.tensor, each), strict=True)) for each in zip(parameters, statistics, strict=True)
     ]
+    replies = [Reply(f"c{i}", 0, each) for i, each in enumerate(rows)]
+    profiles = [Profile(reply.client, "d", ("edge",), 1, layouts) for reply in replies]
+    server = Server(resolve("matfl", {"batch_norm": "average"}), profiles)
     return server.step(server.start(), replies)[2].aggregations[0].mixing.blends[0].gets
 
 

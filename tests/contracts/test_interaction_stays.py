@@ -1,13 +1,15 @@
 """An interaction stays with its client: no message has it, no method mixes it, and it trains as the decoders do."""
 
-from dataclasses import dataclass
 from functools import cache
 
 import pytest
+from real_federation import RecordedFleet
 
+from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
-from fedhca2.messages import Order, Reply
+from fedhca2.messages import Order
 from fedhca2.methods import METHODS
+from fedhca2.run_folder.records import Watcher
 from small import MECHANISMS, unifying
 from small_run import SETTINGS, clients_of, small
 
@@ -28,30 +30,12 @@ def interactions(client):
     return {name: tensor.clone() for name, tensor in tensors.items() if "/model/interaction." in name}
 
 
-@dataclass(frozen=True)
-class Turn:
-    """The reply of a client with several tasks, and its interactions before, after it took rows, and at the end."""
-
-    reply: Reply
-    before: dict
-    received: dict
-    after: dict
-
-
 @cache
 def turns(form):
     experiment, clients = members(form)
-    server = Server(experiment.resolved_method, [client.profile for client in clients.values()])
-    state, deliveries, found = server.start(), {}, []
-    for number in range(2):
-        before = interactions(clients[CLIENT])
-        for name, client in clients.items():
-            client.perform(Order(number, deliveries.get(name, {}), train=False))
-        received, upload = interactions(clients[CLIENT]), experiment.resolved_method.uploads(number)
-        replies = {name: client.perform(Order(number, upload=upload)) for name, client in clients.items()}
-        found.append(Turn(replies[CLIENT], before, received, interactions(clients[CLIENT])))
-        state, deliveries, _ = server.step(state, replies.values())
-    return found
+    fleet = RecordedFleet(clients.values(), interactions)
+    run_rounds(Server(experiment.resolved_method, fleet.profiles.values()), fleet, 2, 0, Watcher())
+    return fleet.turns[CLIENT][:2]
 
 
 def same(one, other):
@@ -68,9 +52,9 @@ def test_the_server_knows_nothing_of_it():
 
 @every_method
 def test_a_reply_has_the_rows_that_it_has_without_it(form):
-    experiment, clients = members(form, None)
+    _, clients = members(form, None)
     for number, turn in enumerate(turns(form)):
-        without = clients[CLIENT].perform(Order(number, upload=experiment.resolved_method.uploads(number)))
+        without = clients[CLIENT].perform(Order(number, upload=turn.order.upload))
         assert {slot: len(row) for slot, row in turn.reply.rows.items()} == {
             slot: len(row) for slot, row in without.rows.items()
         }

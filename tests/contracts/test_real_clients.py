@@ -6,10 +6,10 @@ from dataclasses import fields, is_dataclass
 import pytest
 import torch
 from array_federation import SHARED
-from real_federation import MIXED, assign_shards, clients_of, data, experiment_of, federate, federated
+from real_federation import MIXED, clients_of, federate, federated, shards_of
 from torch import Tensor
 
-from fedhca2.methods import METHODS
+from fedhca2.methods import METHODS, resolve
 from fedhca2.params import PARTS
 from small import MECHANISMS, unifying
 
@@ -47,27 +47,22 @@ def test_the_server_changes_the_shared_parts_and_no_other(name):
     assert changed_by_server(federated(name)) == [set() if keeps_its_own else SHARED[name]] * ROUNDS
 
 
-def test_heads_change_in_unifying_rounds_alone():
+def test_unifying_rounds_alone_make_decoders_and_heads_of_a_task_equal():
     fleet = federated("fedsta", **unifying(every=2))
     assert changed_by_server(fleet) == [{"encoder"}, {"encoder", "decoder", "head"}]
+    road, street = fleet.turns["road"][2].received, fleet.turns["street"][2].received
+    assert set(PARTS) - equal_slots(road, street) == {"decoder_norms", "encoder_norms"}
 
 
-def test_unifying_rounds_make_decoders_and_heads_of_a_task_equal():
-    turns = federated("fedsta", **unifying(every=2)).turns
-    road, street = turns["road"][2].received, turns["street"][2].received
-    apart = {slot.part for slot in road if not torch.equal(road[slot], street[slot])}
-    assert apart == {"decoder_norms"}
+ALL = set(PARTS) - {"encoder_norms"}  # the encoder has no running statistics
 
 
-def test_fedsta_is_fedper_to_the_last_bit():
-    assert_identical(final(federated("fedsta")), final(federated("fedper")))
-
-
-@every_method
-def test_training_changes_all_that_is_not_frozen(name):
-    trained = set(PARTS) - {"encoder_norms"} - METHODS[name].local.frozen  # the encoder has no running statistics
-    found = [changed(turns_of(federated(name), round), "received", "after") for round in range(ROUNDS)]
-    assert found == [trained] * ROUNDS
+@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in MECHANISMS), ("fedhca2", {"final_epochs": 1})])
+def test_training_changes_all_that_is_not_frozen_and_after_the_last_round_what_is_tuned(name, settings):
+    fleet, method = federated(name, **settings), resolve(name, settings).local
+    tuned = ALL if method.final_epochs else set()
+    found = [changed(turns_of(fleet, round), "received", "after") for round in range(ROUNDS + 1)]
+    assert found == [ALL - method.frozen] * ROUNDS + [tuned]
 
 
 def equal_slots(one, other):
@@ -90,35 +85,19 @@ def test_what_fedbabu_freezes_stays_the_same_until_the_last_round():
             assert equal_slots(first, turn.after) == {"decoder", "decoder_norms", "head"}
 
 
-@every_method
-def test_only_methods_with_final_epochs_train_after_the_last_round(name):
-    tuned = set(PARTS) - {"encoder_norms"} if METHODS[name].local.final_epochs else set()
-    assert changed(turns_of(federated(name), ROUNDS), "received", "after") == tuned
-
-
-def test_zero_weights_are_local_to_the_last_bit():
-    assert_identical(final(federated("fedhca2", alpha=0, beta=0, learn=False)), final(federated("local")))
-
-
-def test_no_mu_is_fedavg_to_the_last_bit():
-    assert_identical(final(federated("fedprox", mu=0)), final(federated("fedavg")))
-
-
-def test_no_lambda_makes_ditto_s_personal_model_local_to_the_last_bit():
-    assert_identical(final(federated("ditto", lam=0)), final(federated("local")))
-
-
-def test_ditto_s_shared_copy_is_fedavg_to_the_last_bit():
-    assert_identical(final(federated("ditto"), "after"), final(federated("fedavg"), "after"))
-
-
-def test_no_lambda_makes_fedamp_local_to_the_last_bit():
-    assert_identical(final(federated("fedamp", lam=0)), final(federated("local")))
-
-
-def test_any_method_can_train_after_the_last_round():
-    tuned = changed(turns_of(federated("fedhca2", final_epochs=1), ROUNDS), "received", "after")
-    assert tuned == set(PARTS) - {"encoder_norms"}
+@pytest.mark.parametrize(
+    ("name", "settings", "kind", "other"),
+    [
+        ("fedsta", {}, "personal", "fedper"),
+        ("fedhca2", {"alpha": 0, "beta": 0, "learn": False}, "personal", "local"),
+        ("fedprox", {"mu": 0}, "personal", "fedavg"),
+        ("ditto", {"lam": 0}, "personal", "local"),
+        ("ditto", {}, "after", "fedavg"),  # its shared copy
+        ("fedamp", {"lam": 0}, "personal", "local"),
+    ],
+)
+def test_some_settings_are_other_methods_to_the_last_bit(name, settings, kind, other):
+    assert_identical(final(federated(name, **settings), kind), final(federated(other), kind))
 
 
 @pytest.mark.parametrize("name", ["fednova", "fedexp"])
@@ -139,23 +118,21 @@ def test_fedbn_sends_no_normalisation_layer_and_keeps_its_own():
         assert turns[0].reply.nbytes < plain.turns[client][0].reply.nbytes
         norms = fleet.clients[client].personal.model.stays
         assert norms
-        trained = dict(fleet.clients[client].personal.model.named_parameters())
-        first = dict(clients_of("fedbn")[list(fleet.turns).index(client)].personal.model.named_parameters())
-        assert any(not torch.equal(trained[name], first[name]) for name in norms)
+        (first,) = (each for each in clients_of("fedbn") if each.name == client)
+        trained, untrained = (dict(each.personal.model.named_parameters()) for each in (fleet.clients[client], first))
+        assert any(not torch.equal(trained[name], untrained[name]) for name in norms)
 
 
 def test_scores_are_those_of_the_personal_model():
     found, local = federated("ditto", lam=0), federated("local")
-    assert [turn.reply.metrics for turn in turns_of(found, ROUNDS)] == [
-        turn.reply.metrics for turn in turns_of(local, ROUNDS)
-    ]
+    metrics = [[turn.reply.metrics for turn in turns_of(fleet, ROUNDS)] for fleet in (found, local)]
+    assert metrics[0] == metrics[1]
 
 
 @pytest.mark.slow
 @every_method
 def test_the_order_of_clients_does_not_matter(name):
-    shards = assign_shards(experiment_of(name), data())
-    assert_identical(final(federate(name, MIXED[::-1], shards=shards)), final(federated(name)))
+    assert_identical(final(federate(name, MIXED[::-1], shards=shards_of(name))), final(federated(name)))
 
 
 def walk(message):
@@ -178,15 +155,10 @@ def size_of(message):
 
 
 @every_method
-def test_an_order_holds_exactly_the_bytes_that_it_says(name):
-    orders = [turn.order for turns in federated(name).turns.values() for turn in turns]
-    assert [order.nbytes for order in orders] == [size_of(order) for order in orders]
-
-
-@every_method
-def test_a_reply_holds_exactly_the_bytes_that_it_says(name):
-    replies = [turn.reply for turns in federated(name).turns.values() for turn in turns]
-    assert [reply.nbytes for reply in replies] == [size_of(reply) - size_of(reply.seconds) for reply in replies]
+def test_an_order_and_a_reply_hold_exactly_the_bytes_that_they_say(name):
+    for turn in (turn for turns in federated(name).turns.values() for turn in turns):
+        assert turn.order.nbytes == size_of(turn.order)
+        assert turn.reply.nbytes == size_of(turn.reply) - size_of(turn.reply.seconds)
 
 
 @every_method
@@ -201,13 +173,8 @@ def test_nothing_but_the_shared_parts_is_in_a_reply(name):
             assert sorted(tensors) == sorted(shared)
 
 
-def test_updates_go_up_as_updates():
-    for turn in turns_of(federated("fedhca2"), 0):
+@pytest.mark.parametrize(("name", "sends"), [("fedhca2", "updates"), ("fedavg", "parameters")])
+def test_updates_go_up_as_updates_and_parameters_as_parameters(name, sends):
+    for turn in turns_of(federated(name), 0):
         for slot, row in turn.reply.rows.items():
-            assert torch.equal(row, turn.after[slot] - turn.received[slot])
-
-
-def test_parameters_go_up_as_parameters():
-    for turn in turns_of(federated("fedavg"), 0):
-        for slot, row in turn.reply.rows.items():
-            assert torch.equal(row, turn.after[slot])
+            assert torch.equal(row, turn.after[slot] - turn.received[slot] if sends == "updates" else turn.after[slot])

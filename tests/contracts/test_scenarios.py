@@ -5,9 +5,8 @@ from math import isfinite
 
 import pytest
 from array_federation import SCENARIOS
-from real_federation import clients_of, data, experiment_of
+from real_federation import clients_of, experiment_of, shards_of
 
-from fedhca2.experiment import assign_shards
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
@@ -42,12 +41,10 @@ def clients_in(scenario):
 
 def assert_runs(method, scenario, rounds):
     clients = clients_in(scenario)
-    experiment = experiment_of(method, clients, rounds)
-    shards = {name: replace(shard, train=shard.train[:4]) for name, shard in assign_shards(experiment, data()).items()}
-    fleet = InProcess(
-        clients_of(method, clients, rounds, shards)
-    )  # two steps each: methods that pull do so from the second on
-    server = Server(experiment.resolved_method, fleet.profiles.values())
+    given = shards_of(method, clients, rounds)  # of which two steps: methods that pull do so from the second on
+    shards = {name: replace(shard, train=shard.train[:4]) for name, shard in given.items()}
+    fleet = InProcess(clients_of(method, clients, rounds, shards))
+    server = Server(experiment_of(method, clients, rounds).resolved_method, fleet.profiles.values())
     watcher = Refusals()
     scores = run_rounds(server, fleet, rounds, 0, watcher).scores
     assert not watcher.refused

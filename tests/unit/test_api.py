@@ -49,13 +49,9 @@ def test_there_is_one_class_of_experiments():
     assert fedhca2.Experiment is fedhca2.experiment.Experiment
 
 
-def test_an_author_of_a_method_needs_one_module():
-    assert {module for module, _ in _imported(ROOT / "examples" / "add_a_method.py")} == {"fedhca2.methods"}
-
-
-def test_an_author_of_a_task_needs_one_module():
-    assert {module for module, _ in _imported(ROOT / "docs" / "own-task.md")} == {"fedhca2.tasks"}
-
-
-def test_an_author_of_a_data_set_needs_one_module():
-    assert {module for module, _ in _imported(ROOT / "docs" / "own-data.md")} == {"fedhca2.data"}
+@pytest.mark.parametrize(
+    ("path", "module"),
+    [("examples/add_a_method.py", "methods"), ("docs/own-task.md", "tasks"), ("docs/own-data.md", "data")],
+)
+def test_an_author_needs_one_module(path, module):
+    assert {found for found, _ in _imported(ROOT / path)} == {f"fedhca2.{module}"}

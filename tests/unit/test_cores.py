@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from select import select
 
 import pytest
@@ -21,49 +22,38 @@ with one_per_core(Path(sys.argv[1])):
 """
 
 
-def test_all_cores_where_the_system_does_not_say(monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert usable_cores() == list(range(os.cpu_count()))
-
-
-def test_nothing_happens_where_a_process_cannot_be_kept_on_cores(monkeypatch):
+def test_a_system_that_knows_no_cores_of_processes_has_all_and_keeps_them(monkeypatch):
     before = os.sched_getaffinity(0)
-    monkeypatch.delattr(os, "sched_setaffinity")
-    stay_on([0])
+    with monkeypatch.context() as patched:
+        patched.delattr(os, "sched_getaffinity")
+        patched.delattr(os, "sched_setaffinity")
+        assert usable_cores() == list(range(os.cpu_count()))
+        stay_on([0])
     assert os.sched_getaffinity(0) == before
 
 
-def test_another_process_can_be_kept_on_cores():
-    core = usable_cores()[-1]
+def test_another_process_can_be_kept_on_cores_while_it_lives():
+    before, core = os.sched_getaffinity(0), usable_cores()[-1]
     with subprocess.Popen(["sleep", "60"]) as process:
         stay_on([core], process.pid)
-        found = os.sched_getaffinity(process.pid)
+        assert os.sched_getaffinity(process.pid) == {core}
         process.kill()
-    assert found == {core}
-
-
-def test_a_process_that_has_ended_is_left_alone():
-    before = os.sched_getaffinity(0)
-    process = subprocess.Popen(["true"])
-    process.wait()
-    stay_on(usable_cores()[:1], process.pid)
+    stay_on([core], process.pid)
     assert os.sched_getaffinity(0) == before
 
 
 @pytest.fixture
 def start(tmp_path):
     """Starts another process that waits for a core, of those of a folder."""
-    processes = []
+    with ExitStack() as stack:
 
-    def started(folder=tmp_path):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        processes.append(subprocess.Popen([sys.executable, "-c", WORK, str(folder)], **pipes))
-        return processes[-1]
+        def started(folder=tmp_path):
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", WORK, str(folder)], **pipes))
+            stack.callback(process.kill)
+            return process
 
-    yield started
-    for process in processes:
-        process.kill()
-        process.communicate()
+        yield started
 
 
 def has_a_core(process, seconds=30):
@@ -80,19 +70,16 @@ def at_work(start):
     return processes
 
 
-def test_as_many_work_as_there_are_cores(at_work, start):
-    waiting = start()
+def test_as_many_work_as_there_are_cores_of_a_folder(at_work, start, tmp_path):
+    waiting, other = start(), tmp_path / "other"
     assert not has_a_core(waiting, 2)
     at_work[0].communicate()  # ends its input
     assert has_a_core(waiting)
+    other.mkdir()
+    assert has_a_core(start(other))
 
 
 def test_a_process_that_dies_leaves_its_core(at_work, start):
     at_work[0].send_signal(signal.SIGKILL)
     at_work[0].wait()
     assert has_a_core(start())
-
-
-def test_others_with_another_folder_do_not_count(at_work, start, tmp_path):
-    (tmp_path / "other").mkdir()
-    assert has_a_core(start(tmp_path / "other"))

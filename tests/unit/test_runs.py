@@ -23,27 +23,31 @@ def test_importing_the_package_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_run_gives_its_result(tmp_path):
-    made_run(tmp_path, better=1.1)
-    assert Run.open(tmp_path).result.delta_m == pytest.approx(10)
+@pytest.fixture
+def made(tmp_path):
+    made_run(tmp_path, rounds=2, better=1.1)
+    return Run.open(tmp_path)
 
 
 def test_an_unfinished_run_has_no_result(tmp_path):
     made_run(tmp_path, finished=False)
     with pytest.raises(UserError, match="expected a finished run"):
         _ = Run.open(tmp_path).result
+    assert "not finished" in Run.open(tmp_path)._repr_html_()
 
 
-def test_a_notebook_shows_the_gains(tmp_path):
-    made_run(tmp_path, better=1.1)
-    shown = Run.open(tmp_path)._repr_html_()
+def test_a_finished_run_has_a_result_and_a_report_in_its_folder(made):
+    assert made.result.delta_m == pytest.approx(10)
+    assert made.report() == made.folder / "report.html"
+
+
+def test_a_notebook_shows_results_and_runs_in_short(made):
+    shown = made._repr_html_()
     assert "<td>+10.0%</td>" in shown
     assert "Δm +10.0%" in shown
-
-
-def test_a_notebook_shows_an_unfinished_run(tmp_path):
-    made_run(tmp_path, finished=False)
-    assert "not finished" in Run.open(tmp_path)._repr_html_()
+    assert "Δm +10.0%" in repr(made.result)
+    assert max(map(len, (repr(made.result), repr(made)))) < 120
+    assert "<td>semseg</td>" in made.result._repr_html_()
 
 
 def test_an_experiment_is_not_changed_but_replaced():
@@ -53,53 +57,34 @@ def test_an_experiment_is_not_changed_but_replaced():
     assert experiment.replace(rounds=5).rounds == 5
 
 
-def test_a_report_lies_in_the_run_by_default(tmp_path):
-    made_run(tmp_path)
-    assert Run.open(tmp_path).report() == tmp_path / "report.html"
-
-
 @pytest.mark.slow
 def test_a_run_that_has_ended_goes_on_for_more_rounds(tmp_path):
     fedhca2.run(small(rounds=1), tmp_path / "run", quiet=True)
     assert fedhca2.resume(tmp_path / "run", ["rounds=2"], quiet=True).result.rounds == 2
 
 
-@pytest.mark.slow
-def test_a_comparison_has_a_row_for_each_method_and_for_local(tmp_path):
-    found = fedhca2.compare(small(rounds=1), "fedavg", tmp_path, quiet=True)
-    assert list(found.entries) == ["local", "fedavg"]
-
-
-def test_scores_are_records_with_the_gain_over_training_alone(tmp_path):
-    made_run(tmp_path, better=1.1)
-    scores = Run.open(tmp_path).scores()
-    depth = next(record for record in scores if record["task"] == "depth")
+def test_scores_are_records_with_the_gain_over_training_alone(made):
+    depth = next(record for record in made.scores() if record["task"] == "depth")
     assert (depth["client"], depth["metric"], depth["unit"]) == ("home", "rmse", "m")
     assert (depth["alone"], depth["gain"]) == (2.0, pytest.approx(100 * (1 - 1 / 1.1)))
     assert isnan(depth["trivial"])  # which the files of this run do not know
 
 
-def test_a_history_has_losses_of_a_round_and_scores_after_it(tmp_path):
-    made_run(tmp_path, rounds=2)
-    own = [each for each in Run.open(tmp_path).history() if (each["client"], each["metric"]) == ("road", "loss")]
+def test_a_history_has_losses_of_a_round_and_scores_after_it(made):
+    own = [each for each in made.history() if (each["client"], each["metric"]) == ("road", "loss")]
     assert [(each["round"], each["value"]) for each in own] == [(1, 1.0), (2, 0.5)]
 
 
-def test_every_layer_has_a_weight_of_its_own(tmp_path):
-    made_run(tmp_path, rounds=1)
-    weights = [each for each in Run.open(tmp_path).weights() if each["client"] == "road"]
-    assert [(each["part"], each["task"], each["layer"], each["weight"]) for each in weights] == [
-        ("encoder", "", 0, 0.1),
-        ("decoder", "semseg", 1, 0.1),
-        ("decoder", "semseg", 2, 0.2),
-    ]
+def test_every_layer_has_a_weight_of_its_own(made):
+    weights = [each for each in made.weights() if (each["client"], each["round"]) == ("road", 1)]
+    found = [(each["part"], each["task"], each["layer"], each["weight"]) for each in weights]
+    assert found == [("encoder", "", 0, 0.1), ("decoder", "semseg", 1, 0.1), ("decoder", "semseg", 2, 0.2)]
 
 
 @pytest.mark.parametrize("table", ["scores", "history", "weights"])
-def test_a_column_of_records_has_values_of_one_plain_type(table, tmp_path):
+def test_a_column_of_records_has_values_of_one_plain_type(table, made):
     """polars takes types from the first rows."""
-    made_run(tmp_path)
-    records = getattr(Run.open(tmp_path), table)()
+    records = getattr(made, table)()
     assert {tuple(record) for record in records} == {tuple(records.columns)}
     types = {key: {type(record[key]) for record in records} for key in records.columns}
     assert all(len(found) == 1 and found < {str, int, float, bool} for found in types.values()), types
@@ -113,14 +98,6 @@ def test_records_are_written_as_csv_with_empty_fields_for_what_is_unknown(tmp_pa
 
 def test_long_records_are_shortened_in_a_notebook():
     assert "and 40 more rows" in Records({"number": n} for n in range(100))._repr_html_()
-
-
-def test_results_and_runs_are_short_in_a_notebook(tmp_path):
-    made_run(tmp_path, better=1.1)
-    run = Run.open(tmp_path)
-    assert "Δm +10.0%" in repr(run.result)
-    assert max(map(len, (repr(run.result), repr(run)))) < 120
-    assert "<td>semseg</td>" in run.result._repr_html_()
 
 
 def test_a_finished_run_is_opened_again_and_another_is_refused(tmp_path):
@@ -138,7 +115,8 @@ def test_a_finished_run_is_opened_again_and_another_is_refused(tmp_path):
 def test_runs_side_by_side_and_scores_that_are_measured_again_are_the_same(tmp_path):
     model = {"encoder": {"name": "swin_micro"}, "decoder_width": 8}  # which other processes know
     experiment = small(rounds=1, model=model)
-    together = fedhca2.compare(experiment, ["fedavg"], tmp_path / "one", quiet=True)
+    together = fedhca2.compare(experiment, "fedavg", tmp_path / "one", quiet=True)
+    assert list(together.entries) == ["local", "fedavg"]
     apart = fedhca2.compare(experiment, ["fedavg"], tmp_path / "two", jobs=2, quiet=True)
     assert apart.table().to_csv() == together.table().to_csv()
     run = Run.open(tmp_path / "one" / "fedavg" / "seed-0")

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import yaml
@@ -38,9 +39,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_what_is_no_plain_yaml_is_refused_with_its_place_and_reason(kind):
-    text, reason = REFUSED[kind]
+@pytest.mark.parametrize(("text", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_is_no_plain_yaml_is_refused_with_its_place_and_reason(text, reason):
     with pytest.raises(YamlError) as error:
         parse_yaml(text)
     assert reason in str(error.value)
@@ -56,26 +56,17 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("text", PLAIN)
-@pytest.mark.parametrize("libyaml", [True, False])
-def test_plain_yaml_is_what_it_is_to_others(text, libyaml, monkeypatch):
-    monkeypatch.setattr(yaml, "__with_libyaml__", libyaml)
+def test_plain_yaml_is_what_it_is_to_others(text):
     assert parse_yaml(text) == yaml.safe_load(text)
+    assert parse_yaml("name: 2020-01-01") == {"name": "2020-01-01"}  # but a date is text
 
 
-def test_a_date_is_text():
-    assert parse_yaml("name: 2020-01-01") == {"name": "2020-01-01"}
-
-
-def test_a_file_that_is_not_utf8_is_refused(tmp_path):
+def test_a_file_that_is_not_utf8_or_has_no_end_is_refused(tmp_path):
     (tmp_path / "a.yaml").write_bytes(b"name: \xff")
     with pytest.raises(YamlError, match="expected UTF-8, got invalid start byte at byte 6"):
         read_yaml(tmp_path / "a.yaml")
-
-
-def test_a_file_without_end_is_refused(tmp_path):
-    (tmp_path / "a.yaml").symlink_to("/dev/zero")
     with pytest.raises(YamlError, match="expected at most 16777216 bytes, got more"):
-        read_yaml(tmp_path / "a.yaml")
+        read_yaml(Path("/dev/zero"))
 
 
 MOST_MEMORY = 2**30

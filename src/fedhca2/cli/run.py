@@ -62,7 +62,7 @@ def run(
             _show_forecast(experiment, as_json)
             return
         with ConsoleWatcher(console) as shown:
-            watcher = Watchers([trackers, shown])
+            watcher = Watchers(trackers, shown)
             result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
         conclude(console, result, folder, as_json, trivial=trivial)
 
@@ -81,7 +81,7 @@ def resume(run: Path, overrides: list[str] | None, track: list[str] | None, as_j
     console = open_console(stderr=as_json)
     with Trackers(run, track or []) as trackers:
         with ConsoleWatcher(console) as shown:
-            result = resume_function(run)(run, watcher=Watchers([trackers, shown]), overrides=overrides)
+            result = resume_function(run)(run, watcher=Watchers(trackers, shown), overrides=overrides)
         conclude(console, result, run, as_json)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.experiment.settings import GivenSettings
 from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.imports import allow_code
@@ -62,15 +61,9 @@ def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: P
     With the same seed, all methods have the same data, shards, initial values, shuffling and evaluation. Only parts
     that a method freezes (FedBABU's decoders and heads) start differently: the same for all clients of a task.
     """
-    runs, experiment = [], experiment.resolve()
-    for method in dict.fromkeys([LOCAL, *methods]):
-        own = method == experiment.method_name
-        for seed in range(experiment.seed, experiment.seed + seeds):
-            changes = GivenSettings(seed=seed, baseline=False)
-            chosen = experiment.replace(**changes if own else {**changes, "method": {"name": method}})
-            baseline = None if method == LOCAL else run_folder_of(out, LOCAL, seed)
-            runs.append(ComparisonRun(chosen, run_folder_of(out, method, seed), baseline))
-    return _checked(runs, out)
+    one = experiment.resolve()
+    names = dict.fromkeys([LOCAL, *methods])
+    return plan_sweep({name: one if name == one.method_name else one.with_method(name) for name in names}, seeds, out)
 
 
 def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> list[ComparisonRun]:
@@ -78,27 +71,27 @@ def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> lis
 
     Variants that differ only in settings that do not concern Local share one.
     """
+    if RunFiles(out).begun:
+        raise UserError(out, "expected a new folder or that of a comparison, got a run in it")
     first = next(iter(variants.values())).resolve()
-    planned = [
-        (name, variant.resolve(first).replace(seed=seed, baseline=False))
-        for name, variant in variants.items()
-        for seed in range(variant.seed, variant.seed + seeds)
-    ]
     rows, alone = sweep_rows(variants, out), _rows_alone(variants, out)
     runs = dict[Path, ComparisonRun]()
-    for name, experiment in planned:
-        baseline = alone[name] / f"seed-{experiment.seed}"
-        folder = rows[name] / f"seed-{experiment.seed}"
+    for name, seed in [(name, each.seed + i) for name, each in variants.items() for i in range(seeds)]:
+        experiment = variants[name].resolve(first).replace(seed=seed, baseline=False)
+        folder, baseline = rows[name] / f"seed-{seed}", alone[name] / f"seed-{seed}"
         if folder != baseline:
             if experiment.method_name != LOCAL:
                 runs.setdefault(baseline, ComparisonRun(experiment.with_method(LOCAL), baseline, None))
             if folder in runs:
-                raise UserError(
-                    "--over", f"expected values whose names differ in letters or digits, got {name!r} twice"
-                )
+                wanted = "expected values whose names differ in letters or digits"
+                raise UserError("--over", f"{wanted}, got {name!r} twice")
         compared = None if experiment.method_name == LOCAL else baseline
         runs.setdefault(folder, ComparisonRun(experiment, folder, compared))
-    return _checked(sorted(runs.values(), key=lambda run: run.baseline is not None), out)
+    for run in runs.values():
+        allow_code(run.experiment.own_code)  # which the user has just named
+        if (files := RunFiles(run.folder)).begun:
+            check_same(files, run.experiment)
+    return sorted(runs.values(), key=lambda run: run.baseline is not None)
 
 
 def sweep_rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]:
@@ -121,17 +114,6 @@ def _rows_alone(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path
 
 def _concerning_local(experiment: Experiment) -> str:
     return repr({key: value for key, value in experiment.to_dict().items() if key not in FREE})
-
-
-def _checked(runs: list[ComparisonRun], out: Path) -> list[ComparisonRun]:
-    """The same runs, if the folder is theirs or new."""
-    if RunFiles(out).begun:
-        raise UserError(out, "expected a new folder or that of a comparison, got a run in it")
-    for run in runs:
-        allow_code(run.experiment.own_code)  # which the user has just named
-        if (files := RunFiles(run.folder)).begun:
-            check_same(files, run.experiment)
-    return runs
 
 
 def run_folder_of(out: Path, method: str, seed: int) -> Path:

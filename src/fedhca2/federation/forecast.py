@@ -16,7 +16,6 @@ from fedhca2.federation.in_process import choose_devices, one_thread
 from fedhca2.federation.server import Deliveries, Server, check_method
 from fedhca2.messages import Order, Reply
 from fedhca2.models.layers import draw_keep, dropping
-from fedhca2.params import Layout, Slot
 
 ROUNDS = 2  # in the first one, clients have nothing to take yet
 VALUE = 4  # bytes of a float32
@@ -77,7 +76,7 @@ def forecast(experiment: Experiment) -> Forecast:
             len(plan.shard.train),
             len(plan.shard.val),
             plan.steps,
-            {str(slot): layout.numel for slot, layout in _parts(plan)},
+            {str(slot): each.numel for slot, each in plan.profile.layouts.items() if "_norms" not in slot.part},
             {str(part): kind for part, kind in server.uploads(plan.profile.client, ROUNDS - 1).items()},
             *traffic[tried[id(plan.common)][0].name],
         )
@@ -85,10 +84,6 @@ def forecast(experiment: Experiment) -> Forecast:
     ]
     counts = [(tried[kind][0], len(members)) for kind, members in kinds.items()]
     return Forecast(forecasts, [str(device) for device in devices], _memory(counts, len(devices)))
-
-
-def _parts(plan: ClientPlan) -> list[tuple[Slot, Layout]]:
-    return [(slot, layout) for slot, layout in plan.profile.layouts.items() if not slot.part.endswith("_norms")]
 
 
 def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int, int]]:

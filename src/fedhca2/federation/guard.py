@@ -1,6 +1,6 @@
 """The guard before the server: it decides which replies are used. A client whose reply is refused counts as absent."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -10,7 +10,6 @@ from fedhca2.aggregation import Rows
 from fedhca2.experiment.settings import GuardBounds
 from fedhca2.federation.gate import Expected, fault_of, senders, well_formed
 from fedhca2.federation.moves import (
-    NO_LIMIT,
     Move,
     MoveLimits,
     RowReach,
@@ -18,11 +17,12 @@ from fedhca2.federation.moves import (
     moves_of_parameters,
     moves_of_statistics,
     moves_of_updates,
+    unlimited,
 )
-from fedhca2.federation.server import ClientRow, Deliveries, Server, group_rows, statistics_of
-from fedhca2.messages import Delivery, Profile, Reply
+from fedhca2.federation.server import ClientRow, Sent, Server, Stepped, group_rows, statistics_of
+from fedhca2.messages import Reply
 from fedhca2.params import Slot
-from fedhca2.run_folder.records import Lateness, ServerRecord, ServerState, SlotKey
+from fedhca2.run_folder.records import Lateness, ServerState, SlotKey
 from fedhca2.tasks import TASKS, TaskSet
 
 
@@ -47,15 +47,14 @@ class Guard:
     bounds: GuardBounds = field(default_factory=GuardBounds)
     reach: RowReach | None = None  # how far rows can move in a round; without it, moves are not limited
     tasks: TaskSet = TASKS
-    visible: Callable[[Profile], Profile] | None = None  # what the server sees of a profile, if rows are sketches
 
     def step(
         self,
         state: ServerState,
         replies: Iterable[Reply],
-        sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
+        sent: Sent | None = None,
         at_work: Mapping[str, int] | None = None,
-    ) -> tuple[ServerState, Deliveries, ServerRecord]:
+    ) -> Stepped:
         """One round of the server with the replies that can be used; the record names the others, and late ones.
 
         :param sent: what clients took before they trained.
@@ -72,14 +71,14 @@ class Guard:
         self,
         state: ServerState,
         replies: Iterable[Reply],
-        sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
+        sent: Sent | None = None,
         at_work: Mapping[str, int] | None = None,
     ) -> Admission:
         """Accept or refuse every reply of a round."""
         replies, at_work = list(replies), at_work or {}
         rounds = {client: at_work.get(client, state.round) for client in self.server.profiles}
         parts = {client: self.server.uploads(client, round) for client, round in rounds.items()}
-        expected = Expected(state.round, self._profiles, parts, state.weights, at_work, tasks=self.tasks)
+        expected = Expected(state.round, self.server.visible, parts, state.weights, at_work, tasks=self.tasks)
         sound, refused = well_formed(replies, expected)
         moves = self._moves(state.round, sound, sent or {})
         too_far = {client: why for client in sound if (why := self._excess(client, moves[client], state.shares))}
@@ -100,63 +99,37 @@ class Guard:
         faults = {client: fault_of(reply, expected) for client, reply in replies.items()}
         return {client: fault.why for client, fault in faults.items() if fault}
 
-    @property
-    def _profiles(self) -> Mapping[str, Profile]:
-        """The clients, as far as the server sees them."""
-        known, visible = self.server.profiles, self.visible
-        return {client: visible(profile) for client, profile in known.items()} if visible else known
-
-    def _moves(
-        self, round: int, replies: Mapping[str, Reply], sent: Mapping[str, Mapping[Slot, Delivery]]
-    ) -> dict[str, dict[Slot, Move]]:
+    def _moves(self, round: int, replies: Mapping[str, Reply], sent: Sent) -> dict[str, dict[Slot, Move]]:
         """Measure how far every row of every client moved."""
-        moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.server.profiles}
-        limits, profiles = MoveLimits(self.server.profiles, self.reach), self._profiles
-
-        def rows_of(entries: list[ClientRow]) -> Rows:
-            layout = profiles[entries[0].client].layouts[entries[0].slot]
-            return Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
-
-        def note(entries: list[ClientRow], moves: Iterable[Move]) -> None:
-            for entry, move in zip(entries, moves, strict=True):
-                moves_by_client[entry.client][entry.slot] = move
-
+        found: dict[str, dict[Slot, Move]] = {client: {} for client in self.server.profiles}
         for part in self.server.method.aggregators(round):
             for entries in group_rows(part, replies, self.server.profiles).values():
-                rounds = [replies[entry.client].round for entry in entries]
-                note(entries, self._trained_moves(rounds, entries, rows_of(entries), limits, sent))
+                moves = self._trained_moves(entries, replies, sent)
                 if statistics := statistics_of(entries, replies):
-                    note(statistics, self._statistics_moves(rows_of(statistics)))
-        return moves_by_client
+                    rows = self._rows(statistics)
+                    moves += unlimited(rows) if self.reach is None else moves_of_statistics(rows)
+                for entry, move in zip([*entries, *statistics], moves, strict=True):
+                    found[entry.client][entry.slot] = move
+        return found
 
-    def _trained_moves(
-        self,
-        rounds: Sequence[int],
-        entries: list[ClientRow],
-        rows: Rows,
-        limits: MoveLimits,
-        sent: Mapping[str, Mapping[Slot, Delivery]],
-    ) -> list[Move]:
+    def _rows(self, entries: Sequence[ClientRow]) -> Rows:
+        layout = self.server.visible[entries[0].client].layouts[entries[0].slot]
+        return Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
+
+    def _trained_moves(self, entries: Sequence[ClientRow], replies: Mapping[str, Reply], sent: Sent) -> list[Move]:
         """Measure the moves of rows, each since its own round."""
-        part = entries[0].slot.part
+        part, rows = entries[0].slot.part, self._rows(entries)
         updates = self.server.method.all_aggregators[part].sends == "updates"
-        if self.visible and not updates:  # a sketch of parameters does not show how far they moved
-            return [Move(length, NO_LIMIT, False) for length in rows.norms().tolist()]
-        trained = [
-            TrainedRow(
-                entry.row,
-                start_of_training(self.server, entry, sent),
-                limits.of(entry.client, entry.slot, range(round, round + 1)),
-                limits.of(entry.client, entry.slot, range(round + 1)),
+        if self.reach is None or (self.server.sees_sketches and not updates):  # which do not show a move
+            return unlimited(rows)
+        limits, trained = MoveLimits(self.server.profiles, self.reach), []
+        for entry in entries:
+            round, start = replies[entry.client].round, start_of_training(self.server, entry, sent)
+            limit, ever = (
+                limits.of(entry.client, entry.slot, each) for each in (range(round, round + 1), range(round + 1))
             )
-            for entry, round in zip(entries, rounds, strict=True)
-        ]
+            trained.append(TrainedRow(entry.row, start, limit, ever))
         return moves_of_updates(rows, trained) if updates else moves_of_parameters(part, rows, trained)
-
-    def _statistics_moves(self, rows: Rows) -> list[Move]:
-        if self.reach is None:
-            return [Move(length, NO_LIMIT, False) for length in rows.norms().tolist()]
-        return moves_of_statistics(rows)
 
     def _excess(
         self, client: str, moves: Mapping[Slot, Move], shares: Mapping[SlotKey, tuple[float, ...]]
@@ -176,7 +149,7 @@ class Guard:
         return None
 
 
-def start_of_training(server: Server, entry: ClientRow, sent: Mapping[str, Mapping[Slot, Delivery]]) -> Tensor | None:
+def start_of_training(server: Server, entry: ClientRow, sent: Sent) -> Tensor | None:
     """The row that a client's training started from, if the server knows it: it only holds rows that it sent."""
     delivery = sent.get(entry.client, {}).get(entry.slot)
     return delivery.row if delivery and server.method.local.replaces else None

@@ -113,7 +113,11 @@ class InProcess:
             yield working
             wait(working, return_when=FIRST_EXCEPTION)
         finally:
-            self._stop(working)
+            for slot in self.slots:
+                slot.stop.set()  # after the current batch
+            wait(working)
+            for slot in self.slots:
+                slot.stop.clear()
         for served in working:
             served.result()
 
@@ -141,14 +145,6 @@ class InProcess:
             if not is_raised_in(error, self.own_code):
                 raise
             raise UserError(where, one_line(error)) from error
-
-    def _stop(self, working: Collection[Future[Any]]) -> None:
-        """Let work end with its current batch, and wait for it."""
-        for slot in self.slots:
-            slot.stop.set()
-        wait(working)
-        for slot in self.slots:
-            slot.stop.clear()
 
     def traffic(self, order: Order, reply: Reply) -> tuple[int, int]:
         """The bytes up and down that a network would carry."""

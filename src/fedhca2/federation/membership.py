@@ -72,13 +72,10 @@ def shards_from(experiment: Experiment, data: Mapping[str, OpenData], saved: Map
 
     Raises UserError if an image is no longer there, or if classes have changed.
     """
-    known = [spec for spec in experiment.specs if spec.name in saved]
-    faults = [
-        fault for spec in known for fault in _changes(spec, data[spec.data], _checked(spec.name, saved[spec.name]))
-    ]
-    if faults:
+    known = [(spec, _checked(spec.name, saved[spec.name])) for spec in experiment.specs if spec.name in saved]
+    if faults := [fault for spec, record in known for fault in _changes(spec, data[spec.data], record)]:
         raise UserError.of(faults)
-    shards = {spec.name: _saved_shard(data[spec.data], _checked(spec.name, saved[spec.name])) for spec in known}
+    shards = {spec.name: _saved_shard(data[spec.data], record) for spec, record in known}
     _add_new_clients(experiment, data, shards)
     require_usable(experiment, data, shards)
     return {spec.name: shards[spec.name] for spec in experiment.specs}

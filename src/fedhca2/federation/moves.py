@@ -97,10 +97,10 @@ class Reach:
 
 @dataclass(frozen=True)
 class MoveLimits:
-    """The farthest that these clients' rows can move; not limited without a reach."""
+    """The farthest that these clients' rows can move."""
 
     profiles: Mapping[str, Profile]
-    reach: RowReach | None
+    reach: RowReach
 
     @cached_property
     def _median(self) -> int:
@@ -108,8 +108,6 @@ class MoveLimits:
 
     def of(self, client: str, slot: Slot, rounds: range) -> Limit:
         """The farthest that a client's row can have moved in these rounds."""
-        if self.reach is None:
-            return NO_LIMIT
         profile = self.profiles[client]
         return self.reach.of_row(profile, slot.part, profile.layouts[slot].numel, rounds, self._median)
 
@@ -147,6 +145,11 @@ class TrainedRow:
         return Limit(0.0, 0.0, 2 * torch.finfo(self.row.dtype).eps * length)
 
 
+def unlimited(rows: Rows) -> list[Move]:
+    """Moves by the rows' lengths, which may have any finite value."""
+    return [Move(length, NO_LIMIT, False) for length in rows.norms().tolist()]
+
+
 def moves_of_updates(rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
     """Updates are already moves."""
     return [Move(length, each.limit, True) for length, each in zip(rows.norms().tolist(), trained, strict=True)]
@@ -179,9 +182,9 @@ def _since_first(part: Part, rows: Rows, trained: Sequence[TrainedRow]) -> list[
     Encoders are compared with each other, since all start equal. Decoders and heads are compared by length, since all
     start from one distribution.
     """
-    lengths = rows.norms().tolist()
+    moves = unlimited(rows)
+    lengths = [move.distance for move in moves]
     finite = [number for number, length in enumerate(lengths) if isfinite(length)]
-    moves = [Move(length, NO_LIMIT, False) for length in lengths]
     if part == "encoder" and len(finite) > 1:
         for number, distance in zip(finite, _from_most_others(_some(rows, trained, finite)), strict=True):
             farthest = max((trained[other].ever for other in finite if other != number), key=lambda one: one.within(1))

@@ -13,9 +13,8 @@ from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server
 from fedhca2.federation.sum_server import SecureSummer
-from fedhca2.messages import Delivery, Order, Profile, Reply
+from fedhca2.messages import Order, Profile, Reply
 from fedhca2.metrics import rise
-from fedhca2.params import Slot
 from fedhca2.run_folder.records import Progress, Watcher
 from fedhca2.run_folder.result import Scores, task_scores
 from fedhca2.run_folder.writer import RunFolder
@@ -105,31 +104,22 @@ class Outcome:
     rounds: int = 0  # fewer than planned if training stopped early
 
 
-class Patience:
-    """Says when a run should stop: after this many evaluations in a row whose mean score is not the best so far."""
+def has_stalled(history: Sequence[Scores], patience: int | None, tasks: TaskSet) -> bool:
+    """Whether the mean score of the last evaluations, as many as `patience`, was never the best so far.
 
-    def __init__(self, evaluations: int | None, tasks: TaskSet) -> None:
-        """:param evaluations: None if it never should."""
-        self.evaluations, self.tasks = evaluations, tasks
-        self._first: dict[tuple[str, str], float] = {}
-        self._best, self._since = -inf, 0
-
-    def is_over(self, scores: Scores) -> bool:
-        """Whether it should stop after an evaluation of some clients; each score counts relative to the first one."""
-        if not self.evaluations or not scores:
-            return False
+    Each score counts relative to the first one of its client and task.
+    """
+    if patience is None:
+        return False
+    first: dict[tuple[str, str], float] = {}
+    means = [-inf]
+    for scores in filter(None, history):
         rises = []
-        for one in task_scores(scores, None, self.tasks):
-            first = self._first.setdefault((one.client, one.task), one.ours.value)
-            rises.append(rise(one.ours.value, first, one.ours.higher_is_better))
-        mean = fmean(rises)
-        self._best, self._since = (mean, 0) if mean > self._best else (self._best, self._since + 1)
-        return self.over
-
-    @property
-    def over(self) -> bool:
-        """Whether it should stop after the evaluations so far."""
-        return bool(self.evaluations) and self._since >= (self.evaluations or 0)
+        for one in task_scores(scores, None, tasks):
+            start = first.setdefault((one.client, one.task), one.ours.value)
+            rises.append(rise(one.ours.value, start, one.ours.higher_is_better))
+        means.append(fmean(rises))
+    return len(means) - 1 - means.index(max(means)) >= patience
 
 
 def is_due(done: int, every: int) -> bool:
@@ -190,7 +180,11 @@ def run_rounds(
         orders = {client: ordered(progress, client, number) for client, number in progress.at_work.items()}
         _notify(watcher, orders, fleet.perform(orders, watcher.batch), ())
     pending = {client: rows for client, rows in progress.pending.items() if client not in progress.at_work}
-    orders = {client: _last_order(rounds, pending.get(client, {}), compare_every) for client in fleet.profiles}
+    progress = Progress(progress.state, pending)
+    orders = {
+        client: replace(ordered(progress, client, rounds), finish=True, evaluate=True, train=False, upload={})
+        for client in fleet.profiles
+    }
     replies = fleet.perform(orders, watcher.batch)
     missing = guard.faults_at_end(rounds, replies)
     _notify(watcher, orders, replies, missing)
@@ -207,12 +201,6 @@ def _due(orders: Mapping[str, Order], round: int, server: Server) -> dict[str, O
     """The orders of a round, and of earlier ones as far as simulated delays are over."""
     delays = server.late.delays if server.late else {}
     return {client: order for client, order in orders.items() if round - order.round >= delays.get(client, 0)}
-
-
-def _last_order(rounds: int, rows: Mapping[Slot, Delivery], compare_every: int) -> Order:
-    """Take the last rows and evaluate."""
-    compare = bool(rows) and is_due(rounds, compare_every)
-    return Order(rounds, rows, finish=True, compare=compare, evaluate=True, train=False)
 
 
 def _notify(

@@ -1,8 +1,8 @@
 """One run on any engine: from an experiment or a saved state, through its rounds, to its result."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,18 +17,16 @@ from fedhca2.federation.guard import Guard
 from fedhca2.federation.look_ahead import look_ahead_watchers
 from fedhca2.federation.membership import check_changes, drop_departed_clients
 from fedhca2.federation.moves import Reach
-from fedhca2.federation.rounds import Engine, Fleet, Outcome, Patience, run_rounds
+from fedhca2.federation.rounds import Engine, Fleet, Outcome, has_stalled, is_due, run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
-from fedhca2.federation.sum_server import SumOnlyServer, visible_profile
+from fedhca2.federation.sum_server import SumOnlyServer
 from fedhca2.imports import allow_code
-from fedhca2.messages import Order, Reply
 from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
-from fedhca2.run_folder.event_log import EventLog
 from fedhca2.run_folder.folder import BASELINE_FILES, BASELINE_FOLDER
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import Progress, ServerRecord, Watcher, Watchers
-from fedhca2.run_folder.result import Result, Scores, origin, overall_gain, privacy_spent, versions
+from fedhca2.run_folder.records import Progress, Watcher, Watchers
+from fedhca2.run_folder.result import Result, Scores, both_gains, origin, privacy_spent, versions
 from fedhca2.run_folder.writer import RunFolder, check_fresh
 
 IN_PROCESS = InProcessEngine()
@@ -52,10 +50,10 @@ def run(
     with closing(RunFolder.new(out, early)) as folder, _broken_files_named():
         known = read_baseline(baseline, experiment) if baseline else None
         extra = baseline_files(baseline, known) if baseline and known is not None else {}
-        ready, scores = _prepare(experiment, engine, folder, watcher, known, extra)
+        ready = _prepare(experiment, engine, folder, watcher, known, extra)
         with ready.rounds(watcher) as train:
             outcome = train()
-        return ready.conclude(outcome, scores)
+        return ready.conclude(outcome)
 
 
 def check_new(experiment: Experiment, out: Path, baseline: Path | None = None) -> Scores | None:
@@ -73,10 +71,10 @@ def resume(out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, override
     Everything is checked before anything changes: a folder that cannot be resumed stays unchanged.
     """
     with reopened(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _broken_files_named():
-        ready, scores = _prepare(experiment.resolve(), engine, folder, watcher, RunFiles(out).kept_baseline, {})
+        ready = _prepare(experiment.resolve(), engine, folder, watcher, RunFiles(out).kept_baseline, {})
         with ready.rounds(watcher) as train:
             outcome = train()
-        return ready.conclude(outcome, scores)
+        return ready.conclude(outcome)
 
 
 def run_or_resume(
@@ -123,21 +121,19 @@ def _prepare(
     watcher: Watcher,
     scores: Scores | None,
     extra_files: Mapping[str, Any],
-) -> tuple["_Run", Scores | None]:
+) -> "_Run":
     """Open the clients, train the baseline if the experiment asks for one, and rewind the folder.
 
     :param scores: the baseline's scores, if they are known.
     :param extra_files: plain data by file name, for the run's folder.
     """
-    fleet = engine.open(experiment, folder)
-    try:
+    with ExitStack() as stack:
+        fleet = stack.enter_context(closing(engine.open(experiment, folder)))
         if scores is None and experiment.baseline:
             scores = _train_baseline(experiment, engine, fleet, folder, extra_files, watcher)
         folder.rewind(experiment, {**fleet.files, **extra_files})
-    except BaseException:
-        fleet.close()
-        raise
-    return _Run(experiment, fleet, folder, folder.path), scores
+        stack.pop_all()  # stays open
+    return _Run(experiment, fleet, folder, folder.path, scores)
 
 
 def _train_baseline(
@@ -152,7 +148,7 @@ def _train_baseline(
     local, path = experiment.with_method("local"), folder.path / BASELINE_FOLDER
     if (known := finished_scores(path, local)) is not None:
         return known
-    with closing(RunFolder.at(path)) as own:
+    with closing(RunFolder.open(path) if RunFiles(path).begun else RunFolder.new(path)) as own:
         if own.checkpoint:
             check_changes(own.checkpoint.experiment, local, path, settings_stay=engine.settings_stay)
         check_rounds(local, own)
@@ -161,7 +157,7 @@ def _train_baseline(
         own.rewind(local)
         with alone.rounds(watcher) as train:
             outcome = train()
-        return alone.conclude(outcome, None).clients
+        return alone.conclude(outcome).clients
 
 
 @contextmanager
@@ -180,46 +176,26 @@ def check_rounds(experiment: Experiment, folder: RunFolder) -> None:
         raise UserError("rounds", f"expected at least {done}, which the run has already done, got {experiment.rounds}")
 
 
-class _Recorder(Watcher):
-    """Logs a run's events, and introduces clients when they take part."""
-
-    def __init__(self, events: EventLog, fleet: Fleet, introduced: Iterable[str], tested: bool) -> None:
-        """:param tested: whether final scores are on test images."""
-        self._events, self._fleet, self._introduced, self._tested = events, fleet, set(introduced), tested
-
-    def introduce(self) -> None:
-        """Log the profiles of new clients."""
-        new = [profile for name, profile in self._fleet.profiles.items() if name not in self._introduced]
-        self._introduced |= {profile.client for profile in new}
-        self._events.introduced(new)
-
-    def replied(self, order: Order, reply: Reply) -> None:
-        split = "test" if order.finish and self._tested else "val"
-        self._events.replied(order, reply, self._fleet.traffic(order, reply), split)
-
-    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        self.introduce()
-        self._events.aggregated(round, record, seconds)
-
-
 def make_guard(experiment: Experiment, fleet: Fleet) -> Guard:
     """The server for the clients of a fleet and for those that join later, with the guard before it."""
-    everyone, present, visible = fleet.expected.values(), fleet.profiles, None
+    everyone, present = fleet.expected.values(), fleet.profiles
     if fleet.summer is None:
         server = Server(experiment.resolved_method, everyone, present, experiment.participation.late)
     else:
         server = SumOnlyServer(experiment, everyone, fleet.summer, present)
-        visible = partial(visible_profile, experiment=experiment)
     reach = replace(Reach.of(experiment), images=fleet.images)
-    return Guard(server, experiment.guard, reach, experiment.task_set, visible)
+    return Guard(server, experiment.guard, reach, experiment.task_set)
 
 
 class _Run:
     """A run in a rewound folder, with its clients. All checks have passed."""
 
-    def __init__(self, experiment: Experiment, fleet: Fleet, folder: RunFolder, to_resume: Path) -> None:
+    def __init__(
+        self, experiment: Experiment, fleet: Fleet, folder: RunFolder, to_resume: Path, baseline: Scores | None = None
+    ) -> None:
         """:param to_resume: the folder to resume after an interruption, of this run or of the one it is part of."""
         self.experiment, self.fleet, self.folder, self.to_resume = experiment, fleet, folder, to_resume
+        self.baseline = baseline
         self._began = perf_counter()
         notes: Mapping[str, Any] = folder.checkpoint.notes if folder.checkpoint else {"seconds": 0.0}
         self._before = float(notes["seconds"])
@@ -238,33 +214,36 @@ class _Run:
         """
         experiment, fleet = self.experiment, self.fleet
 
-        def choose(names: Iterable[str], round: int) -> list[str]:
-            return experiment.participation.choose(names, round, experiment.seed)
-
         with closing(fleet):
             watchers = self._start(watcher)
             with stop_between_rounds(at_once=fleet.stops_at_once) as stopping:
 
                 def on_round_end(progress: Progress, is_last: bool) -> None:
-                    done, every = progress.state.round, fleet.checkpoint_every
-                    if stopping.signal or is_last or (every and done % every == 0) or done == experiment.rounds:
+                    done = progress.state.round
+                    is_last = is_last or done == experiment.rounds
+                    if stopping.signal or is_last or is_due(done, fleet.checkpoint_every):
                         self._commit(progress)
                     if stopping.signal:
                         raise Interrupted(stopping.signal, self.to_resume, done)
 
-                guard, patience = make_guard(experiment, fleet), self._patience()
+                def is_over(scores: Scores) -> bool:
+                    history.append(scores)
+                    return has_stalled(history, experiment.patience, experiment.task_set)
+
+                history, guard, progress = self._evaluations(), make_guard(experiment, fleet), self._progress
+                over = progress and has_stalled(history, experiment.patience, experiment.task_set)
                 yield partial(
                     run_rounds,
                     guard.server,
                     fleet,
-                    experiment.rounds if not patience.over else self._progress.state.round if self._progress else 0,
+                    progress.state.round if progress and over else experiment.rounds,
                     experiment.evaluate_every,
                     watchers,
                     guard=guard,
-                    choose=choose,
+                    choose=partial(experiment.participation.choose, seed=experiment.seed),
                     compare_every=experiment.diagnostics.every if experiment.diagnostics else 0,
-                    is_over=patience.is_over,
-                    progress=self._progress,
+                    is_over=is_over,
+                    progress=progress,
                     on_round_end=on_round_end,
                 )
             fleet.finish()
@@ -275,12 +254,11 @@ class _Run:
         fleet.gather()
         watcher.started(self.experiment, fleet.shards)
         events.watcher = watcher
-        recorder = _Recorder(events, fleet, checkpoint.clients if checkpoint else (), self.experiment.tested)
-        recorder.introduce()
+        events.follow(fleet, checkpoint.clients if checkpoint else (), "test" if self.experiment.tested else "val")
         fleet.warm_up()
         if fleet.checkpoint_first:
             self._commit(Progress())
-        return Watchers([recorder, *look_ahead_watchers(self.experiment, fleet, events, watcher.batch), watcher])
+        return Watchers(events, *look_ahead_watchers(self.experiment, fleet, events, watcher.batch), watcher)
 
     @property
     def _progress(self) -> Progress | None:
@@ -288,20 +266,18 @@ class _Run:
         checkpoint, names = self.folder.checkpoint, {spec.name for spec in self.experiment.specs}
         return drop_departed_clients(checkpoint.progress, names) if checkpoint else None
 
-    def _patience(self) -> Patience:
-        """When the run should stop, after the evaluations that it has done already."""
-        patience, scores = Patience(self.experiment.patience, self.experiment.task_set), dict[int, Scores]()
+    def _evaluations(self) -> list[Scores]:
+        """The scores of the evaluations that the run has done already."""
+        scores = dict[int, Scores]()
         for event in RunFiles(self.folder.path).of("metric") if self.experiment.patience else ():
             of_client = scores.setdefault(event["round"], {}).setdefault(event["client"], {})
             of_client.setdefault(event["task"], {})[event["metric"]] = event["value"]
-        for _, each in sorted(scores.items()):
-            patience.is_over(each)
-        return patience
+        return [each for _, each in sorted(scores.items())]
 
     def _commit(self, progress: Progress) -> None:
         self.folder.commit(progress, self.fleet.save, {"seconds": self.seconds, "origin": self._origin})
 
-    def conclude(self, outcome: Outcome, baseline: Scores | None) -> Result:
+    def conclude(self, outcome: Outcome) -> Result:
         """Write the result of the run."""
         if outcome.missing:
             self.folder.events.log("absent", round=outcome.rounds, clients=outcome.missing)
@@ -313,9 +289,8 @@ class _Run:
             split="test" if self.experiment.tested else "val",
             seed=self.experiment.seed,
             clients=outcome.scores,
-            baseline=baseline,
-            delta_m=overall_gain(outcome.scores, baseline or {}, self.experiment.task_set, self.experiment.kinds),
-            delta_m_by_client=overall_gain(outcome.scores, baseline or {}, self.experiment.task_set),
+            baseline=self.baseline,
+            **both_gains(outcome.scores, self.baseline, self.experiment.task_set, self.experiment.kinds),
             seconds=self.seconds,
             bytes={"up": self.folder.events.bytes_up, "down": self.folder.events.bytes_down},
             versions=versions(),

@@ -2,11 +2,13 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import combinations
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedhca2.aggregation import (
@@ -31,6 +33,8 @@ from fedhca2.run_folder.records import Aggregation, ServerRecord, ServerState, S
 
 log = logging.getLogger("fedhca2.server")
 Deliveries = dict[str, dict[Slot, Delivery]]
+Sent = Mapping[str, Mapping[Slot, Delivery]]  # what clients took before they trained
+Stepped = tuple[ServerState, Deliveries, ServerRecord]  # what a round leads to
 # Of rows and of their running statistics, and of a head the digest of its classes: what rows mixed with it have too.
 Layouts = tuple[Layout, Layout | None, str]
 
@@ -85,11 +89,13 @@ class Stack:
 
 
 Mixings = Sequence[tuple[Stack, Mixing]]
-Mixed = Sequence[Sequence[Sequence[Tensor | None]]]  # the rows of every blend of every mixing, if there are any
+Mixed = Sequence[Sequence[Sequence[Tensor | None]]]  # the rows of every blend of every mixing; None: missing
 
 
 class Server:
     """Turns replies into deliveries. It holds no rows and no models; its state is passed in and out."""
+
+    sees_sketches: ClassVar[bool] = False  # instead of rows
 
     def __init__(
         self,
@@ -114,6 +120,11 @@ class Server:
             part: kind for part, kind in self.method.uploads(round).items() if part.removesuffix("_norms") in mixable
         }
 
+    @property
+    def visible(self) -> Mapping[str, Profile]:
+        """The clients' profiles, with the layouts that rows have in replies."""
+        return self.profiles
+
     def weight(self, rounds: int) -> float:
         """How often a reply counts that is this many rounds late."""
         return self.late.weigh(rounds) if self.late else 1.0
@@ -122,26 +133,40 @@ class Server:
         """The state before the first round."""
         return ServerState()
 
-    def step(
-        self,
-        state: ServerState,
-        replies: Iterable[Reply],
-        sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
-    ) -> tuple[ServerState, Deliveries, ServerRecord]:
+    def step(self, state: ServerState, replies: Iterable[Reply], sent: Sent | None = None) -> Stepped:
         """One round: learn α and β, then aggregate. A client without a reply keeps its weights and gets no delivery.
 
         :param replies: those that `Guard.admit` has accepted.
         :param sent: what clients took before they trained.
         """
         used = {reply.client: reply for reply in sorted(replies, key=lambda reply: reply.client)}
+        state = self._learn(state, used)
+        state, mixings = self._choose_mixings(state, used, self._stacks(state.round, used))
+        mixed, dropped = self._mix(state.round, mixings, sent or {})
+        state, mixed = renew(state, mixings, mixed)
+        deliveries = self._deliveries(state, mixings, mixed, [client for client in used if client not in dropped])
+        applied = {key: learned.applied for key, learned in state.weights.items()}
+        aggregations = tuple(_aggregation(stack, mixing) for stack, mixing in mixings)
+        record = ServerRecord(state.round, aggregations, applied, dropped=dropped)
+        return replace(state, round=state.round + 1), deliveries, record
+
+    def _learn(self, state: ServerState, replies: Mapping[str, Reply]) -> ServerState:
+        """Update α and β with this round's agreement."""
+        weights = dict(state.weights)
+        for client, reply in replies.items():
+            for slot, agreement in reply.agreement.items():
+                key = SlotKey(client, slot)
+                weights[key] = self.method.weights.step(weights[key], agreement)
+        return replace(state, weights=weights)
+
+    def _stacks(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
+        """The rows of every part and layout."""
         stacks = []
-        for part, aggregator in self.method.aggregators(state.round).items():
-            for layouts, entries in group_rows(part, used, self.profiles).items():
-                stack = Stack.of(layouts[0], aggregator, entries, state.round, stack_key(part, layouts))
-                stacks.append(replace(stack, statistics=self._statistics(stack, used, state.round)))
-        state, mixings = choose_mixings(self.method, state, used, stacks, self.weight)
-        mixed = [mixed_rows(stack.aggregator, stack.part, stack.rows, mixing) for stack, mixing in mixings]
-        return deliver(self.method, state, mixings, mixed, used)
+        for part, aggregator in self.method.aggregators(round).items():
+            for layouts, entries in group_rows(part, replies, self.profiles).items():
+                stack = Stack.of(layouts[0], aggregator, entries, round, stack_key(part, layouts))
+                stacks.append(replace(stack, statistics=self._statistics(stack, replies, round)))
+        return stacks
 
     def _statistics(self, stack: Stack, replies: Mapping[str, Reply], round: int) -> Stack | None:
         """The running statistics that clients sent with the rows of a stack."""
@@ -150,6 +175,44 @@ class Server:
             return None
         aggregator = stack.aggregator if stack.aggregator.compares_models else Mean()
         return Stack.of(self.profiles[entries[0].client].layouts[entries[0].slot], aggregator, entries, round)
+
+    def _choose_mixings(
+        self, state: ServerState, replies: Mapping[str, Reply], stacks: Iterable[Stack]
+    ) -> tuple[ServerState, Mixings]:
+        """Ask the aggregators how to mix; returns the state with weights for new rows, and what aggregators keep."""
+        weights, kept, mixings = dict(state.weights), dict(state.kept), []
+        for stack in stacks:
+            keys = [entry.key for entry in stack.entries]
+            if first := stack.aggregator.first_weights(stack.layout):
+                weights |= {key: Weights.start(first) for key in keys if key not in weights}
+            members = [replace(entry.member, kept=kept.get(entry.key)) for entry in stack.entries]
+            mixing = mixing_of(stack.aggregator, stack.part, stack.compared, members, stack.layout)
+            late = [state.round - replies[entry.client].round for entry in stack.entries]
+            mixing = mixing.discounted([self.weight(rounds) for rounds in late])
+            kept |= dict(zip(keys, mixing.keeps, strict=True)) if mixing.keeps else {}
+            mixings.append((stack, mixing))
+            if stack.statistics:
+                mixings.append((stack.statistics, mixing.of_statistics(len(stack.entries))))
+        return replace(state, weights=weights, kept=kept), mixings
+
+    def _mix(self, round: int, mixings: Mixings, sent: Sent) -> tuple[Mixed, Mapping[str, str]]:
+        """The rows of every blend of every mixing, and the clients whose rows are in none, with the reason."""
+        return [mixed_rows(stack.aggregator, stack.part, stack.rows, mixing) for stack, mixing in mixings], {}
+
+    def _deliveries(self, state: ServerState, mixings: Mixings, mixed: Mixed, clients: Iterable[str]) -> Deliveries:
+        """What these clients get. A member whose mixture is missing keeps its own row."""
+        deliveries: Deliveries = {client: {} for client in clients}
+        for (stack, mixing), blends in zip(mixings, mixed, strict=True):
+            for number, entry in enumerate(stack.entries):
+                addends = []
+                for blend, rows in zip(mixing.blends, blends, strict=True):
+                    row = rows[blend.gets[number]]
+                    scale = state.weights[entry.key].applied if blend.hyper else (blend.scale,)
+                    if row is not None:
+                        addends.append(Addend(row, scale, remember=blend.hyper and self.method.weights.learn))
+                if entry.client in deliveries and len(addends) == len(mixing.blends):
+                    deliveries[entry.client][entry.slot] = Delivery(mixing.base, tuple(addends))
+        return deliveries
 
 
 def group_rows(
@@ -180,38 +243,6 @@ def statistics_of(entries: Iterable[ClientRow], replies: Mapping[str, Reply]) ->
     ]
 
 
-def choose_mixings(
-    method: Method,
-    state: ServerState,
-    replies: Mapping[str, Reply],
-    stacks: Iterable[Stack],
-    weight: Callable[[int], float] = lambda rounds: 1.0,
-) -> tuple[ServerState, Mixings]:
-    """Update α and β with this round's agreement, and ask the aggregators how to mix; returns the state after that.
-
-    :param weight: how often a reply counts that is so many rounds late.
-    """
-    weights, kept = dict(state.weights), dict(state.kept)
-    for client, reply in replies.items():
-        for slot, agreement in reply.agreement.items():
-            weights[SlotKey(client, slot)] = method.weights.step(weights[SlotKey(client, slot)], agreement)
-    mixings = []
-    for stack in stacks:
-        first = stack.aggregator.first_weights(stack.layout)
-        for entry in stack.entries:
-            if first and entry.key not in weights:
-                weights[entry.key] = Weights.start(first)
-        members = [replace(entry.member, kept=kept.get(entry.key)) for entry in stack.entries]
-        mixing = mixing_of(stack.aggregator, stack.part, stack.compared, members, stack.layout)
-        mixing = mixing.discounted([weight(state.round - replies[entry.client].round) for entry in stack.entries])
-        if mixing.keeps:
-            kept |= dict(zip([entry.key for entry in stack.entries], mixing.keeps, strict=True))
-        mixings.append((stack, mixing))
-        if stack.statistics:
-            mixings.append((stack.statistics, mixing.of_statistics(len(stack.entries))))
-    return replace(state, weights=weights, kept=kept), mixings
-
-
 def renew(state: ServerState, mixings: Mixings, mixed: Mixed) -> tuple[ServerState, Mixed]:
     """Let aggregators that keep rows change what they mixed; where rows are missing, nothing changes.
 
@@ -228,34 +259,6 @@ def renew(state: ServerState, mixings: Mixings, mixed: Mixed) -> tuple[ServerSta
     return replace(state, rows=kept), renewed
 
 
-def deliver(
-    method: Method,
-    state: ServerState,
-    mixings: Mixings,
-    mixed: Mixed,
-    clients: Iterable[str],
-) -> tuple[ServerState, Deliveries, ServerRecord]:
-    """End a round: send these clients their mixtures. A member whose mixture is missing keeps its own row.
-
-    :param mixed: the mixed rows of every blend of every mixing.
-    """
-    state, mixed = renew(state, mixings, mixed)
-    deliveries: Deliveries = {client: {} for client in clients}
-    for (stack, mixing), blends in zip(mixings, mixed, strict=True):
-        for number, entry in enumerate(stack.entries):
-            addends = []
-            for blend, rows in zip(mixing.blends, blends, strict=True):
-                row = rows[blend.gets[number]]
-                scale = state.weights[entry.key].applied if blend.hyper else (blend.scale,)
-                if row is not None:
-                    addends.append(Addend(row, scale, remember=blend.hyper and method.weights.learn))
-            if entry.client in deliveries and len(addends) == len(mixing.blends):
-                deliveries[entry.client][entry.slot] = Delivery(mixing.base, tuple(addends))
-    applied = {key: learned.applied for key, learned in state.weights.items()}
-    aggregations = tuple(_aggregation(stack, mixing) for stack, mixing in mixings)
-    return replace(state, round=state.round + 1), deliveries, ServerRecord(state.round, aggregations, applied)
-
-
 def check_method(
     method: Method, profiles: Mapping[str, Profile], everyone: Mapping[str, Profile] | None = None
 ) -> None:
@@ -266,10 +269,11 @@ def check_method(
     :param everyone: who may take part, if that is more than these clients.
     """
     mixable = mixable_parts((everyone or profiles).values())
+    replies = {client: empty_reply(profile, mixable[client]) for client, profile in profiles.items()}
     stacks = [
-        (aggregator.at(0.0), part, members, layout)
+        (aggregator.at(0.0), part, [entry.member for entry in entries], layout)
         for part, aggregator in method.all_aggregators.items()
-        for layout, members in _members(part, profiles, mixable)
+        for (layout, *_), entries in group_rows(part, replies, profiles).items()
     ]
     for stack in stacks:
         try_aggregator(*stack)
@@ -281,16 +285,9 @@ def check_method(
         log.warning("method: no client gets anything from others: %s", why)
 
 
-def _members(
-    part: Part, profiles: Mapping[str, Profile], mixable: Mapping[str, Container[Part]]
-) -> list[tuple[Layout, list[Member]]]:
-    """The owners of rows of a part, by layout, in the order of a round in which all take part."""
-    groups: dict[Layouts, list[Member]] = {}
-    for profile in profiles.values():
-        for slot in profile.layouts if part in mixable[profile.client] else ():
-            if slot.part == part:
-                groups.setdefault(layouts_of(profile, slot)[1], []).append(_member(profile, slot))
-    return [(layout, sorted(members, key=lambda member: member.name)) for (layout, *_), members in groups.items()]
+def empty_reply(profile: Profile, parts: Container[Part]) -> Reply:
+    """A reply with an empty row in place of each that a client has of these parts."""
+    return Reply(profile.client, 0, {slot: torch.empty(0) for slot in profile.layouts if slot.part in parts})
 
 
 def mixable_parts(profiles: Iterable[Profile]) -> dict[str, frozenset[Part]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -13,18 +13,17 @@ from fedhca2.federation.guard import start_of_training
 from fedhca2.federation.moves import MoveLimits, Reach
 from fedhca2.federation.server import (
     ClientRow,
-    Deliveries,
+    Mixed,
     Mixings,
+    Sent,
     Server,
     Stack,
-    choose_mixings,
-    deliver,
+    empty_reply,
     group_rows,
     stack_key,
 )
-from fedhca2.messages import Delivery, Profile, Reply
-from fedhca2.params import Layout, Part, Slot
-from fedhca2.run_folder.records import ServerRecord, ServerState
+from fedhca2.messages import Profile, Reply
+from fedhca2.params import Layout, Slot
 from fedhca2.seeds import derive
 
 
@@ -79,6 +78,8 @@ class Sketcher:
 class SumOnlyServer(Server):
     """Mixes by sums. It compares sketches, and never sees a row."""
 
+    sees_sketches: ClassVar[bool] = True
+
     def __init__(
         self,
         experiment: Experiment,
@@ -90,43 +91,26 @@ class SumOnlyServer(Server):
         super().__init__(experiment.resolved_method, profiles, present)
         self.experiment, self.summer = experiment, summer
 
-    def step(
-        self,
-        state: ServerState,
-        replies: Iterable[Reply],
-        sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
-    ) -> tuple[ServerState, Deliveries, ServerRecord]:
-        """One round: compare sketches, and let clients compute the sums; a sum for one client stays with that client.
+    @property
+    def visible(self) -> Mapping[str, Profile]:
+        """The clients' profiles, with the layouts of sketches."""
+        return {client: visible_profile(profile, self.experiment) for client, profile in self.profiles.items()}
 
-        Clients whose rows are in no sum are named in the record, and get no delivery.
-        """
-        used = {reply.client: reply for reply in sorted(replies, key=lambda reply: reply.client)}
-        state, mixings = choose_mixings(self.method, state, used, self._sketched(state.round, used))
-        sums, dropped = self._sums(state.round, mixings, sent or {})
-        clients = [client for client in used if client not in dropped]
-        state, deliveries, record = deliver(self.method, state, mixings, sums, clients)
-        return state, deliveries, replace(record, dropped=dropped)
-
-    def _sketched(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
+    def _stacks(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
         """Sketches of the rows of every part and layout; rows of a part that nobody compares have empty ones."""
+        filled = {}
+        for client, reply in replies.items():
+            rows = empty_reply(self.profiles[client], self.mixable[client]).rows
+            filled[client] = replace(reply, rows={**rows, **reply.rows})
         stacks = []
         for part, aggregator in self.method.aggregators(round).items():
-            filled = {client: replace(reply, rows=self._rows_of(part, reply)) for client, reply in replies.items()}
             for layouts, entries in group_rows(part, filled, self.profiles).items():
                 sketch = Stack.of(Layout(("sketch",), ((len(entries[0].row),),)), aggregator, entries, round)
                 stacks.append(replace(sketch, layout=layouts[0], key=stack_key(part, layouts)))
         return stacks
 
-    def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
-        """For every row that a client keeps, its sketch, or an empty row if it has none."""
-        shared = part in self.mixable[reply.client]
-        slots = (slot for slot in self.profiles[reply.client].layouts if shared and slot.part == part)
-        return {slot: reply.rows.get(slot, torch.empty(0)) for slot in slots}
-
-    def _sums(
-        self, round: int, mixings: Mixings, sent: Mapping[str, Mapping[Slot, Delivery]]
-    ) -> tuple[list[list[list[Tensor | None]]], dict[str, str]]:
-        """The sums for every blend of every mixing, and the clients whose rows are in none, with the reason."""
+    def _mix(self, round: int, mixings: Mixings, sent: Sent) -> tuple[Mixed, Mapping[str, str]]:
+        """Let clients compute the sums for every blend of every mixing; a sum of one row stays with its client."""
         wanted = [
             [[_part(stack, weights) for weights in blend.weights.tolist()] for blend in mixing.sums]
             for stack, mixing in mixings
@@ -142,14 +126,7 @@ class SumOnlyServer(Server):
                 made[id(part)] = row
         return [[[made.get(id(part)) for part in rows] for rows in blends] for blends in wanted], dropped
 
-    def _excess(
-        self,
-        round: int,
-        part: "_Part",
-        row: Tensor,
-        sent: Mapping[str, Mapping[Slot, Delivery]],
-        dropped: Container[str],
-    ) -> str | None:
+    def _excess(self, round: int, part: "_Part", row: Tensor, sent: Sent, dropped: Container[str]) -> str | None:
         """Why a sum is farther from the start of its rows than all of them together can move; None if it is not."""
         stayed = [(entry, weight) for entry, weight in part.entries if entry.client not in dropped]
         starts = [start_of_training(self, entry, sent) for entry, _ in stayed]

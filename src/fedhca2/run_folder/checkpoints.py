@@ -37,11 +37,11 @@ class Checkpoint:
     notes: Mapping[str, Any]  # data that the run's folder needs on resuming
 
 
+@dataclass(frozen=True)
 class Checkpoints:
     """The latest checkpoints of one run. Only their owner can read them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     def save(
         self, progress: Progress, save_clients: SaveClients, experiment: Mapping[str, Any], notes: Mapping[str, Any]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,17 @@ KIND = re.compile(rb'\{"event": "([^"\\]*)"')  # how a line begins
 START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}
 
 
+class Clients(Protocol):
+    """What the log needs to know of a run's clients."""
+
+    @property
+    def profiles(self) -> Mapping[str, Profile]:
+        """The clients that take part so far."""
+
+    def traffic(self, order: Order, reply: Reply) -> tuple[int, int]:
+        """The bytes up and down of an order and its reply."""
+
+
 class EventLog(Watcher):
     """Watches a run and logs its events, starting at a position: later events of rounds are dropped.
 
@@ -36,6 +47,8 @@ class EventLog(Watcher):
     def __init__(self, run: Path, position: Mapping[str, Any], done: int = 0) -> None:
         """`done` is the number of rounds before the position."""
         self._run, self.watcher = run, Watcher()  # which is told about every event
+        self._clients: Clients | None = None
+        self._introduced, self._final = set[str](), "val"
         path, self._matrices = run / EVENTS, run / MATRICES
         self._file = path.open("a", encoding="utf-8")
         with path.open("rb") as file:
@@ -89,30 +102,36 @@ class EventLog(Watcher):
         write_arrays(self._matrices / name, arrays, ORDINARY)
         self.log(event, round=round, **values, matrices=name)
 
-    def introduced(self, profiles: Iterable[Profile]) -> None:
-        """Log who takes part, and the layout of the decoders' rows."""
-        for profile in profiles:
+    def follow(self, clients: Clients, introduced: Iterable[str], final: str) -> None:
+        """Watch these clients from now on, and log the profiles of those that nobody has introduced.
+
+        :param final: the images that final scores are on: "val" or "test".
+        """
+        self._clients, self._introduced, self._final = clients, {*introduced}, final
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """Log who else takes part, and the layout of the decoders' rows."""
+        known = self._clients.profiles if self._clients else {}
+        for client, profile in known.items():
+            if client in self._introduced:
+                continue
+            self._introduced.add(client)
+            layouts = profile.layouts.items()
             self.log(
                 "profile",
-                client=profile.client,
+                client=client,
                 dataset=profile.dataset,
                 tasks=profile.tasks,
                 samples=profile.samples,
-                parameters={str(slot): layout.numel for slot, layout in profile.layouts.items()},
-                decoders={
-                    slot.task: layout.names for slot, layout in profile.layouts.items() if slot.part == "decoder"
-                },
+                parameters={str(slot): layout.numel for slot, layout in layouts},
+                decoders={slot.task: layout.names for slot, layout in layouts if slot.part == "decoder"},
             )
 
-    def replied(self, order: Order, reply: Reply, traffic: tuple[int, int] | None = None, split: str = "val") -> None:
-        """Log a client's work: its scores belong to the model after `round` rounds, its losses to the next round.
-
-        The effect is that of the rows from the last of these rounds.
-
-        :param split: what its scores are on; those on test images are events of their own.
-        :param traffic: the bytes up and down; by default those of the rows and numbers.
-        """
-        up, down = traffic or (reply.nbytes, order.nbytes)
+    def replied(self, order: Order, reply: Reply) -> None:
+        """Log a reply, and count its update as sent."""
+        up, down = self._clients.traffic(order, reply) if self._clients else (reply.nbytes, order.nbytes)
+        split = self._final if order.finish else "val"
         self.bytes_up, self.bytes_down = self.bytes_up + up, self.bytes_down + down
         self.updates[reply.client] += bool(order.upload) and not reply.failed  # which may be part of a sum
         who = {"round": order.round, "client": reply.client}
@@ -131,6 +150,7 @@ class EventLog(Watcher):
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         """Log what the server did. An update that was refused has been sent all the same."""
+        self._introduce()
         self.updates.update(record.unused)
         for aggregation in record.aggregations:
             values, matrices = _logged(aggregation)

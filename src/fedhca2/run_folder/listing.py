@@ -1,5 +1,6 @@
 """The runs in a folder, and the state of each."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -38,7 +39,7 @@ def list_runs(folder: Path) -> list[ListedRun]:
     """All runs in a folder, the oldest first; raises UserError if there is no such folder."""
     if not folder.is_dir():
         raise UserError(folder, f"expected a folder of runs, got {'a file' if folder.exists() else 'nothing'}")
-    return sorted(map(listed, _folders(folder, 0)), key=lambda run: (run.started or "", run.folder))
+    return sorted(map(listed, _folders(folder)), key=lambda run: (run.started or "", run.folder))
 
 
 def listed(folder: Path) -> ListedRun:
@@ -80,19 +81,12 @@ def _state(run: RunFiles) -> State:
     return "running" if in_use(run.path) else "interrupted"
 
 
-def _folders(folder: Path, depth: int) -> Iterator[Path]:
-    """The folders of runs, without those of the baselines within them."""
-    if (folder / CONFIG).is_file():
-        yield folder
-    elif depth < 6:
-        for below in _entries(folder):
-            if below.is_dir() and not below.is_symlink() and below.name != BASELINE_FOLDER:
-                yield from _folders(below, depth + 1)
-
-
-def _entries(folder: Path) -> list[Path]:
-    """What is in a folder; nothing if we may not look."""
-    try:
-        return sorted(folder.iterdir())
-    except PermissionError:
-        return []
+def _folders(folder: Path) -> Iterator[Path]:
+    """The folders of runs, without those of the baselines within them; what we may not read is left out."""
+    for parent, below, _ in os.walk(folder):
+        path = Path(parent)
+        if (path / CONFIG).is_file():
+            yield path
+        if (path / CONFIG).is_file() or len(path.relative_to(folder).parts) == 6:
+            below.clear()
+        below[:] = [name for name in below if name != BASELINE_FOLDER]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fedhca2.errors import UserError, list_faults
 from fedhca2.experiment import Experiment
@@ -33,15 +33,7 @@ from fedhca2.run_folder.folder import (
     TASK_FACTS,
 )
 from fedhca2.run_folder.result import Result, Scores, overall_gain
-from fedhca2.run_folder.schema import (
-    check_config,
-    check_scores,
-    check_tasks,
-    read_result,
-    read_scores,
-    require_task,
-    task_from,
-)
+from fedhca2.run_folder.schema import ConfigHead, TaskFacts, check_scores, task_from, validate
 from fedhca2.tasks import TASKS, TaskSet
 from fedhca2.tasks.built_in import DeclaredTask, known_tasks
 
@@ -91,7 +83,7 @@ class RunFiles:
     def config(self) -> dict[str, Any]:
         """The resolved config."""
         config = mapping(self.config_file, read_config(self.config_file))
-        check_config(config, str(self.config_file))
+        validate(ConfigHead, config, str(self.config_file))
         return config
 
     def experiment(self, overrides: list[str] | None = None) -> Experiment:
@@ -117,12 +109,11 @@ class RunFiles:
 
         What another version left out is empty, or as configured.
         """
-        path = self.path / RESULT
-        if not path.is_file():
+        found = self._mapping(RESULT)
+        if found is None:
             return None
-        found = mapping(path, read_json(path))
         lost = {key: self.config[key] for key in ("name", "rounds", "seed") if key not in found}
-        return read_result(found | lost, str(path))
+        return validate(Result, found | lost, str(self.path / RESULT))
 
     @cached_property
     def result(self) -> Result | None:
@@ -146,13 +137,16 @@ class RunFiles:
     @property
     def partition(self) -> dict[str, Any] | None:
         """Every client's images by id, {client: {data, train, val, dealt}}; empty if only the sites know them."""
-        path = self.path / PARTITION
-        return mapping(path, read_json(path)) if path.is_file() else None
+        return self._mapping(PARTITION)
 
     @property
     def flower_note(self) -> dict[str, Any] | None:
         """For a run over Flower: its name for sites in `run`, the `engine`, and Flower's own number in `flower_run`."""
-        path = self.path / FLOWER
+        return self._mapping(FLOWER)
+
+    def _mapping(self, name: str) -> dict[str, Any] | None:
+        """The content of a file of JSON, if there is one."""
+        path = self.path / name
         return mapping(path, read_json(path)) if path.is_file() else None
 
     @property
@@ -179,12 +173,9 @@ class RunFiles:
     def _known(self, events: Iterable[Event], path: Path | None = None) -> list[Event]:
         """The same events; raises UserError if one is about a task that the config does not declare."""
         held = list(events)
-        tasks = {event["task"] for event in held if event["event"] in ("metric", "loss")}
-        try:
-            for task in tasks:
-                require_task(task, self.task_set)
-        except ValueError as error:
-            raise UserError(f"{path or self.events_file}", f"{error}") from None
+        for task in {event["task"] for event in held if event["event"] in ("metric", "loss")}:
+            if task not in self.task_set:
+                raise UserError(path or self.events_file, f"expected a known task, got {task!r:.60}")
         return held
 
     @property
@@ -221,8 +212,10 @@ class RunFiles:
     @cached_property
     def _facts(self) -> dict[str, Any]:
         """What the run recorded of its own tasks; nothing if it is older than that."""
-        path = self.path / TASK_FACTS
-        return check_tasks(read_json(path), str(path)) if path.is_file() else {}
+        facts = self._mapping(TASK_FACTS) or {}
+        for name, each in facts.items():
+            validate(TaskFacts, each, f"{self.path / TASK_FACTS}: {name!r:.60}")
+        return facts
 
     @property
     def method(self) -> str:
@@ -271,10 +264,7 @@ class RunFiles:
     @property
     def _entries(self) -> list[ClientEntry]:
         """The clients of the config, for a folder without events."""
-        try:
-            return TypeAdapter(list[ClientEntry]).validate_python(self.config.get("clients", []))
-        except ValidationError as error:
-            raise UserError.of(fault.within(self.config_file) for fault in list_faults(error, "clients")) from None
+        return validate(list[ClientEntry], self.config.get("clients", []), f"{self.config_file}: clients")
 
     def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
         return {client: client_kind(self.dataset(client), held) for client, held in tasks.items()}
@@ -288,7 +278,7 @@ class RunFiles:
     def kept_baseline(self) -> Scores | None:
         """The scores of a baseline from another run, if there is one."""
         path = self.path / BASELINE
-        return read_scores(read_json(path), str(path)) if path.is_file() else None
+        return validate(Scores, read_json(path), str(path)) if path.is_file() else None
 
     def baseline_events(self, kind: str) -> list[Event]:
         """The `metric` or `loss` events of the Local baseline, from this run or another."""

@@ -1,7 +1,8 @@
 """What a federation saves after a round: the state of the run, and what the server did; and who may watch it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,30 +126,15 @@ class Watcher:
         """An event was logged in the folder of a run."""
 
 
-class Watchers(list[Watcher], Watcher):
+class Watchers(Watcher):
     """Several watchers, which are told in this order."""
 
-    def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
-        """Pass it on."""
-        for watcher in self:
-            watcher.started(experiment, shards)
+    def __init__(self, *watchers: Watcher) -> None:
+        for name in [name for name in vars(Watcher) if not name.startswith("_")]:
+            calls = [getattr(watcher, name) for watcher in watchers]
+            setattr(self, name, partial(_call_all, calls))
 
-    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """Pass it on."""
-        for watcher in self:
-            watcher.batch(client, done, total, loss)
 
-    def replied(self, order: Order, reply: Reply) -> None:
-        """Pass it on."""
-        for watcher in self:
-            watcher.replied(order, reply)
-
-    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """Pass it on."""
-        for watcher in self:
-            watcher.aggregated(round, record, seconds)
-
-    def logged(self, run: Path, event: dict[str, Any]) -> None:
-        """Pass it on."""
-        for watcher in self:
-            watcher.logged(run, event)
+def _call_all(calls: Iterable[Callable[..., None]], *values: Any) -> None:
+    for call in calls:
+        call(*values)

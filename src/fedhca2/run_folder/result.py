@@ -175,15 +175,22 @@ def overall_gain(
 
     None if no task counts, or if a gain is undefined.
     """
-    both = [client for client in scores if client in baseline]
-    better = {
-        task: headline(known[task], values).higher_is_better
-        for tasks in scores.values()
-        for task, values in tasks.items()
-    }
-    ours, theirs = (_counted({c: held[c] for c in both}, known) for held in (scores, baseline))
+    ours, theirs, better = dict[str, dict[str, float]](), dict[str, dict[str, float]](), dict[str, bool]()
+    for one in task_scores(scores, baseline, known):
+        if one.alone and one.ours.counts:
+            ours.setdefault(one.client, {})[one.task] = one.ours.value
+            theirs.setdefault(one.client, {})[one.task] = one.alone.value
+            better[one.task] = one.ours.higher_is_better
     gain = delta_m(ours, theirs, better, kinds) if ours else nan
     return gain if isfinite(gain) else None
+
+
+def both_gains(
+    scores: Scores, baseline: Scores | None, known: TaskSet, kinds: Mapping[str, str]
+) -> dict[str, float | None]:
+    """Δm by kind and by client, as fields of a result."""
+    gains = (overall_gain(scores, baseline or {}, known, each) for each in (kinds, None))
+    return dict(zip(("delta_m", "delta_m_by_client"), gains, strict=True))
 
 
 def gains_by_client(scores: Scores, baseline: Scores, known: TaskSet) -> dict[str, float]:
@@ -215,14 +222,6 @@ def across_clients(scores: Scores, baseline: Scores, known: TaskSet) -> AcrossCl
     worst = min(gains, key=gains.__getitem__)
     harmed = 100 * sum(gain < 0 for gain in gains.values()) / len(gains)
     return AcrossClients(gains[worst], worst, harmed, pstdev(gains.values()))
-
-
-def _counted(scores: Scores, known: TaskSet) -> dict[str, dict[str, float]]:
-    counted = {
-        client: {task: one.value for task in tasks if (one := headline(known[task], tasks[task])).counts}
-        for client, tasks in scores.items()
-    }
-    return {client: tasks for client, tasks in counted.items() if tasks}
 
 
 def privacy_spent(noise: float, updates: Mapping[str, int]) -> dict[str, Any] | None:

@@ -4,17 +4,17 @@ A run records what readers need of its users' own tasks, so that its folder can 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, field_validator
 from torch import Tensor
 
 from fedhca2.errors import UserError, list_faults
 from fedhca2.metrics import Metric
-from fedhca2.run_folder.files import mapping
 from fedhca2.run_folder.folder import MATRICES_FILE
-from fedhca2.run_folder.result import Count, Result, Scores
+from fedhca2.run_folder.result import Count, Result
 from fedhca2.tasks import Task, TaskSet
 from fedhca2.tasks.task import MetricFor
 
@@ -22,7 +22,7 @@ MOST_ROUNDS = 100_000
 Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
 Number = float | None  # None stands for a number that is not finite
 Matrix = list[list[Number]]
-Model = TypeVar("Model", bound=BaseModel)
+Known = TypeVar("Known")
 
 
 class _FolderModel(BaseModel):
@@ -114,25 +114,23 @@ class _Method(_FolderModel):
     name: str
 
 
-class _Config(_FolderModel):
+class ConfigHead(_FolderModel):
+    """What every config has."""
+
     name: str
     seed: int
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
     method: _Method
 
 
-class _TaskFacts(_FolderModel):
+class TaskFacts(_FolderModel):
+    """What readers need to know of a task."""
+
     title: str
     unit: str
     output: Literal["map", "vector"]
     counts_in_delta_m: bool
     metrics: Annotated[dict[str, bool], Field(min_length=1)]  # whether higher is better
-
-
-def require_task(name: str, known: TaskSet) -> None:
-    """Raise ValueError for a task that is not known."""
-    if name not in known:
-        raise ValueError(f"expected a known task, got {name!r:.60}")
 
 
 def check_event(event: Mapping[str, Any], place: str) -> None:
@@ -141,24 +139,9 @@ def check_event(event: Mapping[str, Any], place: str) -> None:
     if not isinstance(kind, str):
         raise UserError(place, f"expected the name of its event, got {kind!r:.40}")
     if kind in EVENTS:
-        _check(EVENTS[kind], event, f"{place}: {kind}")
+        validate(EVENTS[kind], event, f"{place}: {kind}")
     if kind in ("aggregation", "transfer") and event.get("matrices") is None:
         check_matrices(event, f"{place}: {kind}")
-
-
-def check_config(config: Any, place: str) -> None:
-    """Raise UserError unless a config names its experiment, method, seed and rounds."""
-    _check(_Config, config, place)
-
-
-def read_result(values: Any, place: str) -> Result:
-    """The result in these values; raises UserError unless it is that of a run."""
-    return _check(Result, values, place)
-
-
-def read_scores(values: Any, place: str) -> Scores:
-    """The scores in these values, {client: {task: {metric: value}}}; raises UserError if they are not."""
-    return _check(RootModel[Scores], values, place).root
 
 
 def check_scores(result: Result, known: TaskSet, place: str) -> None:
@@ -172,18 +155,18 @@ def check_scores(result: Result, known: TaskSet, place: str) -> None:
                 raise UserError(place, f"{client!r:.60}, {task}: expected one of {wanted}, got none of them")
 
 
-def check_tasks(facts: Any, place: str) -> dict[str, Any]:
-    """The same facts; raises UserError unless they are those of tasks by name."""
-    for name, each in mapping(place, facts).items():
-        _check(_TaskFacts, each, f"{place}: {name!r:.60}")
-    return dict(facts)
-
-
-def _check(model: type[Model], values: Any, place: str) -> Model:
+def validate(kind: type[Known], values: Any, place: str) -> Known:
+    """The values as this type; raises UserError if they are not."""
+    adapter: TypeAdapter[Known] = _adapter(cast(Any, kind))
     try:
-        return model.model_validate(values)
+        return adapter.validate_python(values)
     except ValidationError as error:
         raise UserError.of([list_faults(error)[0].within(place)]) from None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def facts_of(task: Task) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from fedhca2.run_folder.folder import (
 )
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
-from fedhca2.run_folder.result import overall_gain
+from fedhca2.run_folder.result import both_gains
 from fedhca2.run_folder.schema import facts_of
 from fedhca2.whole_files import ORDINARY, is_leftover, private_folder, write_whole
 
@@ -66,18 +67,12 @@ class RunFolder:
         """Open and lock the folder of an existing run; raises UserError if the run cannot continue from it."""
         require_own_files(path)
         lock = lock_folder(path)
-        try:
+        with ExitStack() as stack:
+            stack.callback(lock.release)
             folder = cls(path, (), lock, Checkpoints(path / CHECKPOINTS).latest())
             folder._require_events()
-        except BaseException:
-            lock.release()
-            raise
+            stack.pop_all()  # stays locked
         return folder
-
-    @classmethod
-    def at(cls, path: Path) -> "RunFolder":
-        """The folder of an existing or a new run."""
-        return cls.open(path) if RunFiles(path).begun else cls.new(path)
 
     def rewind(self, experiment: Experiment, beside: Mapping[str, Any] | None = None) -> None:
         """Drop what came after the last checkpoint and continue with these settings. From here on files change.
@@ -206,10 +201,7 @@ def join_baseline(run: Path, baseline: Path) -> None:
     files = RunFiles.open(run)
     experiment, clients = files.experiment(), files.outcome.clients
     scores = read_baseline(baseline, experiment)
-    gains = {
-        "delta_m": overall_gain(clients, scores, experiment.task_set, experiment.kinds),
-        "delta_m_by_client": overall_gain(clients, scores, experiment.task_set),
-    }
+    gains = both_gains(clients, scores, experiment.task_set, experiment.kinds)
     assert files.recorded_result is not None
     result = {**files.recorded_result.model_dump(exclude_unset=True), "baseline": scores, **gains}
     written = {**baseline_files(baseline, scores), RESULT: result}

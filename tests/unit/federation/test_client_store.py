@@ -15,8 +15,8 @@ import torch
 
 from fedhca2.clients import Client, ClientState, save_state
 from fedhca2.cores import usable_cores
-from fedhca2.federation.client_store import ClientStore
-from small_run import SETTINGS, CrashError, Silent, crash, events, resume_small, run_small, same_models, small
+from fedhca2.federation.client_store import ClientQueue, ClientStore
+from small_run import SETTINGS, Silent, events, noting, resume_small, run_small, same_runs, small
 
 pytestmark = pytest.mark.slow
 
@@ -50,87 +50,69 @@ class Counting(Silent):
 def in_files(tmp_path_factory):
     """A run whose states are all in files, and how many clients were in memory meanwhile."""
     out, clients = tmp_path_factory.mktemp("files") / "run", WeakSet()
-    with patch.object(Client, "batches", noting(clients)):
+    with patch.object(Client, "batches", noting(clients, Client.batches)):
         run_small(small(**MANY, checkpoints=IN_FILES), out, counting := Counting(clients))
     return out, counting
 
 
-def noting(clients):
-    """What a client does for its batches, and the client among the others in memory."""
-    batches = Client.batches
-
-    def noted(client, *given):
-        clients.add(client)
-        return batches(client, *given)
-
-    return noted
-
-
 @pytest.fixture
-def crashed(tmp_path_factory):
-    """A run that crashed in its third round."""
-    out = tmp_path_factory.mktemp("crashed") / "run"
-    with pytest.raises(CrashError):
-        run_small(small(**MANY, checkpoints=IN_FILES), out, Silent(2, crash))
-    return out
+def crashed(once):
+    """A run that crashed in its last round. Its end would have removed all checkpoints but one."""
+    return once(small(**MANY, checkpoints=IN_FILES), MANY["rounds"] - 1)
 
 
-@pytest.fixture(scope="module")
-def every_checkpoint(tmp_path_factory):
-    """The checkpoints of a run that stopped before its end, which removes all but the last."""
-    out = tmp_path_factory.mktemp("all") / "run"
-    with pytest.raises(CrashError):
-        run_small(small(**{**MANY, "rounds": 5}, checkpoints=IN_FILES), out, Silent(4, crash))
-    return [out / "checkpoints" / f"round-{round:06d}" for round in range(1, 5)], events(out)
+def no_links(*_):
+    raise OSError(errno.EPERM, "files can have only one name here")
 
 
-@pytest.mark.parametrize("memory", [{}, {"checkpoints": {**IN_FILES, "memory": ROOM_FOR_TWO}}])
-def test_states_in_files_give_the_same_models_as_states_in_memory(in_files, memory, tmp_path):
-    run_small(small(**MANY, **memory), tmp_path / "run")
-    assert same_models(in_files[0], tmp_path / "run")
-    assert events(in_files[0]) == events(tmp_path / "run")
+TWO = {**IN_FILES, "memory": ROOM_FOR_TWO}
 
 
-def test_only_clients_at_work_are_in_memory(in_files):
+@pytest.mark.parametrize(("checkpoints", "link"), [({}, os.link), (TWO, os.link), (IN_FILES, no_links)])
+def test_states_in_files_give_the_same_models_as_states_in_memory(in_files, tmp_path, monkeypatch, checkpoints, link):
+    monkeypatch.setattr(os, "link", link)
+    run_small(small(**MANY, checkpoints=checkpoints), tmp_path / "run")
+    assert same_runs(in_files[0], tmp_path / "run")
+
+
+def test_only_clients_at_work_are_in_memory_and_none_between_rounds(in_files):
     assert 1 <= max(in_files[1].at_work) <= len(usable_cores())
-
-
-def test_between_rounds_no_client_is_in_memory(in_files):
     assert in_files[1].between == [0] * MANY["rounds"]
 
 
-def test_a_checkpoint_writes_the_states_of_those_that_took_part_and_links_the_others(every_checkpoint):
-    checkpoints, logged = every_checkpoint
+def test_a_checkpoint_writes_the_states_of_those_that_took_part_and_links_the_others(crashed):
+    checkpoints = sorted((crashed / "checkpoints").glob("round-*"))
+    assert len(list(checkpoints[0].glob("client-*"))) == ASKED  # the others have no state yet
     for round, (before, after) in enumerate(pairwise(checkpoints), 1):
-        took_part = {event["client"] for event in logged if event["event"] == "client" and event["round"] == round}
+        logged = [event for event in events(crashed) if event["event"] == "client"]
+        took_part = {event["client"] for event in logged if event["round"] == round}
         known = {file.stat().st_ino for file in before.glob("client-*")}
         written = {file.name for file in after.glob("client-*") if file.stat().st_ino not in known}
         assert written == {f"client-{name}.safetensors" for name in took_part}
 
 
-def test_a_client_that_never_took_part_has_no_state(every_checkpoint):
-    checkpoints, _ = every_checkpoint
-    assert len(list(checkpoints[0].glob("client-*"))) == ASKED
-
-
 def test_a_copy_of_an_interrupted_run_ends_as_a_straight_one(in_files, crashed, tmp_path):
     resumed = shutil.copytree(crashed, tmp_path / "copy")
     resume_small(resumed)
-    assert same_models(in_files[0], resumed)
-    assert events(in_files[0]) == events(resumed)
+    assert same_runs(in_files[0], resumed)
+    assert [path.name for path in (resumed / "checkpoints").iterdir()] == ["round-000004"]  # and nothing that waits
 
 
-def test_a_finished_run_leaves_nothing_that_waits(in_files):
-    assert [path.name for path in (in_files[0] / "checkpoints").iterdir()] == ["round-000004"]
+def slot(captures, *kinds):
+    return SimpleNamespace(captures=captures, kinds=set(kinds))
 
 
-def test_files_are_copied_where_they_can_have_only_one_name(in_files, tmp_path, monkeypatch):
-    def no_links(*_):
-        raise OSError(errno.EPERM, "no links here")
-
-    monkeypatch.setattr(os, "link", no_links)
-    run_small(small(**MANY, checkpoints=IN_FILES), tmp_path / "run")
-    assert same_models(in_files[0], tmp_path / "run")
+@pytest.mark.parametrize(
+    ("waiting", "own", "other", "turns"),
+    [
+        (["a-1", "b-1"], slot(False, "b"), (), ["a-1", "b-1", None]),  # on a CPU, as they come
+        (["a-1", "b-1", "a-2", "b-2"], slot(True, "b"), (), ["b-1", "b-2", "a-1", "a-2"]),  # a GPU: known kinds first
+        (["a-1", "b-1"], slot(True), slot(True, "a"), ["b-1", "a-1"]),  # then those that no other slot knows
+    ],
+)
+def test_the_next_client_has_the_most_work_or_a_step_that_is_captured_already(waiting, own, other, turns):
+    queue = ClientQueue(waiting, {name: name[0] for name in waiting})
+    assert [queue.next(own, [own, other] if other else [own]) for _ in turns] == turns
 
 
 class Counter:

@@ -10,48 +10,25 @@ from fedhca2.federation.comparison_runs import complete, join_baselines, known_r
 from fedhca2.methods import resolve
 from fedhca2.reports.layouts import write_comparison
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import Watcher
 from made_run import made_run
 from small import MECHANISMS
-from small_run import quickly, small
+from small_run import CrashError, Silent, crash, quickly, small
 
 
-class CrashError(Exception):
-    """Stops a run in the middle."""
+def test_local_comes_first_and_once_with_every_seed(tmp_path):
+    runs = plan_runs(small(seed=4), ["fedavg", "local"], 2, tmp_path)
+    own = [tmp_path / "local" / "seed-4", tmp_path / "local" / "seed-5"]
+    assert [(run.folder, run.baseline) for run in runs[:2]] == [(folder, None) for folder in own]
+    assert [(run.experiment.method_name, run.baseline) for run in runs[2:]] == [("fedavg", folder) for folder in own]
 
 
-class Crashing(Watcher):
-    """A watcher that only crashes at the end of one round."""
-
-    def __init__(self, crashes_at=None):
-        self.crashes_at = crashes_at
-
-    def aggregated(self, round, *_):
-        if round == self.crashes_at:
-            raise CrashError
-
-
-def test_local_comes_first_and_once(tmp_path):
-    runs = plan_runs(small(), ["fedavg", "local"], 1, tmp_path)
-    assert [run.experiment.method_name for run in runs] == ["local", "fedavg"]
-
-
-def test_every_seed_has_its_own_baseline(tmp_path):
-    runs = plan_runs(small(seed=4), ["fedavg"], 2, tmp_path)
-    assert [run.baseline for run in runs[2:]] == [tmp_path / "local" / "seed-4", tmp_path / "local" / "seed-5"]
-
-
-def test_the_own_method_keeps_its_settings(tmp_path):
-    runs = plan_runs(small({"name": "fedhca2", "c": 0.2}), ["fedhca2"], 1, tmp_path)
-    assert runs[1].experiment.resolved_method.encoder.c == 0.2
-
-
-def test_other_methods_have_the_settings_that_the_experiment_gives_them(tmp_path):
-    experiment = small("fedper", methods={"fedhca2": {"groups": True}, "matfl": {"clusters": 2}})
-    _, ours, theirs, default = plan_runs(experiment, ["fedhca2", "matfl", "fedavg"], 1, tmp_path)
-    assert ours.experiment.resolved_method == resolve("fedhca2", {"groups": True}).over(3)
-    assert theirs.experiment.resolved_method == resolve("matfl", {"clusters": 2}).over(3)
-    assert default.experiment.resolved_method == resolve("fedavg").over(3)
+def test_every_method_has_the_settings_that_the_experiment_gives_it(tmp_path):
+    settings = {"fedhca2": {"groups": True}, "matfl": {"clusters": 2}, "fedavg": {}, "fedper": {"final_epochs": 1}}
+    experiment = small(
+        {"name": "fedper", "final_epochs": 1}, methods={name: settings[name] for name in settings if name != "fedper"}
+    )
+    found = [run.experiment.resolved_method for run in plan_runs(experiment, list(settings), 1, tmp_path)]
+    assert found[1:] == [resolve(name, given).over(3) for name, given in settings.items()]
 
 
 def test_settings_of_other_methods_do_not_make_another_run(tmp_path):
@@ -75,27 +52,14 @@ def test_runs_of_other_settings_are_refused(tmp_path):
         plan_runs(small(), ["fedavg"], 1, tmp_path)
 
 
-def test_the_tables_are_written(tmp_path):
-    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2")]
-    write_comparison(runs, tmp_path)
-    assert {"table.md", "table.csv", "table.tex"} <= {path.name for path in tmp_path.iterdir()}
-
-
 @pytest.mark.slow
-def test_what_is_finished_is_not_run_again(tmp_path):
-    runs = plan_runs(small(rounds=1), ["fedavg"], 1, tmp_path)
-    list(run_all(runs, Watcher()))
-    list(run_all(runs, Crashing(crashes_at=0)))
-    assert json.loads((runs[1].folder / "result.json").read_text())["baseline"] is not None
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_goes_on(tmp_path):
-    runs = plan_runs(small(rounds=2), [], 1, tmp_path)
+def test_an_interrupted_run_goes_on_and_what_is_finished_is_not_run_again(tmp_path):
+    runs = plan_runs(small(rounds=2), ["fedavg"], 1, tmp_path)
     with pytest.raises(CrashError):
-        list(run_all(runs, Crashing(crashes_at=1)))
-    list(run_all(runs, Watcher()))
-    assert runs[0].finished
+        list(run_all(runs, Silent(1, crash)))
+    list(run_all(runs, Silent()))
+    list(run_all(runs, Silent(0, crash)))
+    assert runs[1].joined
 
 
 def finish(run, score):
@@ -135,7 +99,7 @@ def test_a_comparison_is_known_by_its_runs_with_local_first(tmp_path):
 
 @pytest.mark.slow
 def test_all_methods_begin_with_the_same_images_and_models(tmp_path):
-    runs = list(quickly(list, run_all(plan_runs(small(rounds=1), MECHANISMS, 1, tmp_path), Watcher())))
+    runs = list(quickly(list, run_all(plan_runs(small(rounds=1), MECHANISMS, 1, tmp_path), Silent())))
     own = [run for run in runs if not run.experiment.resolved_method.local.frozen]  # frozen decoders are shared
     images = {(run.folder / "partition.json").read_bytes() + _samples(run, ("image", "label.")) for run in runs}
     models = {_samples(run, ("before.",)) for run in own}
@@ -154,5 +118,6 @@ def test_the_table_says_which_settings_are_not_defaults(tmp_path):
     for run in runs:
         finish(run, 10.0)
     write_comparison([RunFiles.open(run.folder) for run in runs], tmp_path)
+    assert {"table.md", "table.csv", "table.tex"} <= {path.name for path in tmp_path.iterdir()}
     note = (tmp_path / "table.md").read_text("utf-8").splitlines()[-1]
     assert "defaults: fedhca2: groups=True." in note

@@ -20,14 +20,17 @@ from small import SMALL, small
 CPU = torch.device("cpu")
 
 
+def plans_of(experiment, slot):
+    data = open_data(experiment)
+    return plan_clients(experiment, data, assign_shards(experiment, data), slot)
+
+
 def models(devices):
     experiment = small(model={"encoder": {"name": "swin_micro", "drop_path": 0.2}})
-    data = open_data(experiment)
     places = [DeviceSlot(CPU) for _ in range(devices)]
-    clients = [plan.build() for plan in plan_clients(experiment, data, assign_shards(experiment, data), places[0])]
+    clients = [plan.build() for plan in plans_of(experiment, places[0])]
     fleet = InProcess(clients, places)
-    server = Server(experiment.resolved_method, fleet.profiles.values())
-    run_rounds(server, fleet, 2, 0, Watcher())
+    run_rounds(Server(experiment.resolved_method, fleet.profiles.values()), fleet, 2, 0, Watcher())
     return [client.personal.model.state_dict() for client in clients]
 
 
@@ -39,9 +42,7 @@ def test_the_number_of_devices_does_not_show_in_the_result():
 
 def test_clients_that_were_built_before_start_with_the_same_values():
     """A run builds some clients to measure how many fit beside each other on a GPU, and then all for training."""
-    experiment, drawing = small(), []
-    data = open_data(experiment)
-    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU))
+    drawing, plans = [], plans_of(small(), DeviceSlot(CPU))
     expected = {plan.profile.client: plan.build().state().tensors for plan in plans}
 
     def noted(plan):
@@ -61,14 +62,10 @@ def test_a_device_that_is_not_there_is_named():
         choose_devices(["cpu", "cuda:9"])
 
 
-def test_without_a_wish_the_cpu_is_used_where_there_is_no_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert choose_devices() == [CPU]
-
-
-def test_without_a_wish_all_gpus_are_used(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert choose_devices() == [torch.device("cuda", 0), torch.device("cuda", 1)]
+@pytest.mark.parametrize(("gpus", "chosen"), [(0, [CPU]), (2, [torch.device("cuda", 0), torch.device("cuda", 1)])])
+def test_without_a_wish_all_gpus_are_used_or_the_cpu(monkeypatch, gpus, chosen):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert choose_devices() == chosen
 
 
 @pytest.mark.parametrize(
@@ -84,8 +81,7 @@ def test_only_long_runs_are_compiled(change, kind):
 def test_clients_of_a_kind_share_the_images_they_evaluate_on_and_find_their_own_again():
     """So images that stay on a GPU are moved there once."""
     experiment = small(clients=[{"data": "outdoor", "split": ["semseg", "normals"], "copies": 2}])
-    data = open_data(experiment)
-    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU))
+    plans = plans_of(experiment, DeviceSlot(CPU))
     clients = {plan.profile.client: plan.build() for plan in plans}
     one, other, another = (clients[f"outdoor-{name}"].data for name in ("semseg-1", "semseg-2", "normals-1"))
     assert one.val is other.val

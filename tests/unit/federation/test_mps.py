@@ -33,8 +33,8 @@ def calls(tmp_path, monkeypatch):
     return lambda: [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
 
 
-def install(folder, monkeypatch, text):
-    program = folder / "nvidia-cuda-mps-control"
+def install(folder, monkeypatch, text, name="nvidia-cuda-mps-control"):
+    program = folder / name
     program.write_text(f"#!{sys.executable}\n{text}")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
@@ -92,15 +92,11 @@ def test_a_daemon_that_has_died_is_not_believed_in(tmp_path, calls):
         assert len(calls()) == 1
 
 
-def test_without_the_program_runs_take_turns(tmp_path, monkeypatch):
+@pytest.mark.parametrize("installed", [False, True])
+def test_without_a_daemon_that_starts_runs_take_turns(tmp_path, monkeypatch, installed):
     monkeypatch.setenv("PATH", str(tmp_path))
+    if installed:
+        install(tmp_path, monkeypatch, "exit(4)")
     with shared_gpus(["GPU-1"], usual=tmp_path) as (environment, how):
-        assert environment == {}
-        assert how == "without MPS (nvidia-cuda-mps-control is not installed): runs take turns"
-
-
-def test_a_daemon_that_does_not_start_is_no_reason_to_stop(tmp_path, calls, monkeypatch):
-    install(tmp_path, monkeypatch, "exit(4)")
-    with shared_gpus(["GPU-1"], usual=tmp_path) as (environment, how):
-        assert environment == {}
-        assert "exit code 4" in how
+        why = "its daemon did not start: exit code 4" if installed else "nvidia-cuda-mps-control is not installed"
+        assert (environment, how) == ({}, f"without MPS ({why}): runs take turns")

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_mps import install
 
 from fedhca2.federation import parallel_runs
 from fedhca2.federation.comparison_runs import ComparisonStopped, plan_runs
 from fedhca2.federation.parallel_runs import ParallelWatcher, RunProcess, log_file, run_in_parallel, start
-from small_run import events, run_small, same_models, small
+from fedhca2.run_folder.reader import RunFiles
+from small_run import run_small, same_runs, small
 from warm import Warm
 
 pytestmark = pytest.mark.slow
@@ -71,25 +73,19 @@ def runs(tmp_path):
 def gpu(tmp_path, monkeypatch):
     """Two GPUs, as nvidia-smi tells it, and MPS. Neither program can run here: these stand in."""
     (folder := tmp_path / "bin").mkdir()
-    for name, text in (("nvidia-smi", "print('0, GPU-0a\\n1, GPU-1b')"), ("nvidia-cuda-mps-control", "")):
-        (folder / name).write_text(f"#!{sys.executable} -S\n{text}\n")
-        (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    install(folder, monkeypatch, "print('0, GPU-0a\\n1, GPU-1b')", "nvidia-smi")
+    install(folder, monkeypatch, "")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(parallel_runs, "choose_devices", lambda wanted: [torch.device("cuda")])
     monkeypatch.setattr(parallel_runs, "usable_cores", lambda: list(range(8)))
 
 
-def test_a_failing_run_is_named_and_the_others_go_on(runs, monkeypatch):
-    act(monkeypatch, codes={"fedavg, seed 0": 2})
-    run_in_parallel(runs, 2, notes := Notes())
-    assert notes.ends == {"local, seed 0": "", "local, seed 1": "", "fedavg, seed 0": "no luck", "fedavg, seed 1": ""}
-
-
-def test_nothing_waits_for_local_or_fails_with_it(runs, monkeypatch):
-    act(monkeypatch, codes={"local, seed 1": 2})
-    assert list(run_in_parallel(runs, 4, notes := Notes())) == [runs[1].folder]
-    assert (notes.most, notes.ends["fedavg, seed 1"]) == (4, "")
+@pytest.mark.parametrize("failing", ["fedavg, seed 0", "local, seed 1"])  # nothing waits for Local or fails with it
+def test_a_failing_run_is_named_and_the_others_go_on(runs, monkeypatch, failing):
+    act(monkeypatch, codes={failing: 2})
+    faults = run_in_parallel(runs, 4, notes := Notes())
+    assert notes.ends == {run.name: "no luck" if run.name == failing else "" for run in runs}
+    assert (notes.most, [folder.parent.name for folder in faults]) == (4, [failing.partition(",")[0]])
 
 
 def test_no_more_run_at_once_than_asked(runs, monkeypatch):
@@ -141,10 +137,10 @@ def test_runs_side_by_side_equal_runs_of_their_own(tmp_path, monkeypatch):
     run_in_parallel(runs, None, Notes())
     for run in runs:
         run_small(run.experiment, alone := tmp_path / run.experiment.method_name, baseline=run.baseline)
-        assert same_models(run.folder, alone)
-        assert events(run.folder) == events(alone)
-        own_threads = {"device": "named with its threads"}
-        assert result(run.folder) | own_threads == result(alone) | own_threads
+        assert same_runs(run.folder, alone)
+        other = {"seconds", "origin", "device"}  # the last is named with its threads
+        together, apart = (RunFiles(folder).outcome.model_dump(exclude=other) for folder in (run.folder, alone))
+        assert together == apart
 
 
 def test_a_run_ends_with_the_process_that_started_it(tmp_path, monkeypatch):
@@ -156,12 +152,3 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path, monkeypatch):
         sleep(0.05)
     job.process.stdin.close()
     assert job.process.wait(60) == 128 + signal.SIGTERM
-
-
-def result(folder):
-    """A run's result, without times."""
-    return {
-        key: value
-        for key, value in json.loads((folder / "result.json").read_text()).items()
-        if key not in ("seconds", "origin")
-    }

@@ -33,31 +33,24 @@ def pooled(tmp_path_factory):
     return out, result
 
 
-def of(found, client, part):
+def parameters(out, client, part):
     """A client's parameters in a part, without running statistics."""
-    tensors = found[f"{client}.safetensors"]
-    return {
-        name: tensor
-        for name, tensor in tensors.items()
-        if name.startswith(part) and "running" not in name and "num_batches" not in name
-    }
+    found = models(out)[f"{client}.safetensors"].items()
+    return {key: each for key, each in found if key.startswith(part) and "running" not in key and "num_" not in key}
 
 
 def equal(one, other):
-    return one.keys() == other.keys() and all(tensor.equal(other[name]) for name, tensor in one.items())
+    return bool(one) and one.keys() == other.keys() and all(tensor.equal(other[name]) for name, tensor in one.items())
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoders.edge", "heads.edge"])
 def test_all_clients_have_one_encoder_and_one_decoder_and_head_per_task(pooled, part):
-    found = models(pooled[0])
-    assert of(found, "road", part)
-    assert equal(of(found, "road", part), of(found, "lane", part))
-    assert equal(of(found, "road", part), of(found, "home", part))
+    road, *others = (parameters(pooled[0], client, part) for client in ("road", "lane", "home"))
+    assert [equal(road, other) for other in others] == [True, True]
 
 
 def test_tasks_of_one_name_and_other_classes_have_their_own_decoder(pooled):
-    found = models(pooled[0])
-    assert not equal(of(found, "road", "decoders.semseg"), of(found, "home", "decoders.semseg"))
+    assert not equal(*(parameters(pooled[0], client, "decoders.semseg") for client in ("road", "home")))
 
 
 def test_every_client_has_scores_of_its_own_tasks(pooled):

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import contextmanager
 
 import pytest
 
@@ -25,34 +26,17 @@ def tree(folder):
     }
 
 
-def stopped(out, **settings):
-    """A run of three rounds that crashed in the last, with a finished baseline."""
-    calls = iter([lambda: None, crash])  # the third round of the baseline, and that of the run
-    with pytest.raises(CrashError):
-        run_small(small(baseline=True, **settings), out, Silent(2, lambda: next(calls)()))
-    return out
-
-
-def against_another(out):
-    """A finished run that was compared with a separate Local run."""
-    run_small(small("local", rounds=1), out.parent / "local")
-    run_small(small(rounds=1), out, baseline=out.parent / "local")
-    return out
-
-
-RUNS = {
-    "finished": lambda out: run_small(small(baseline=True, rounds=1), out),
-    "stopped": stopped,
-    "against another": against_another,
-}
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A folder with a run of each kind."""
-    folders = {kind: tmp_path_factory.mktemp("runs") for kind in RUNS}
-    for kind, make in RUNS.items():
-        make(folders[kind] / "run")
+    """A folder with a run of each kind; one stopped in its last round, and its baseline had finished."""
+    folders = {kind: tmp_path_factory.mktemp("runs") for kind in ("finished", "stopped", "against another")}
+    run_small(small(baseline=True, rounds=1), folders["finished"] / "run")
+    calls = iter([lambda: None, crash])  # the third round of the baseline, and that of the run
+    with pytest.raises(CrashError):
+        run_small(small(baseline=True), folders["stopped"] / "run", Silent(2, lambda: next(calls)()))
+    local = folders["against another"] / "local"
+    run_small(small("local", rounds=1), local)
+    run_small(small(rounds=1), local.with_name("run"), baseline=local)
     return folders
 
 
@@ -81,32 +65,28 @@ def exchanged(run):
     shutil.copy(folder / "client-road.safetensors", folder / "client-shop.safetensors")
 
 
-def nothing(run):
-    pass
+def nothing(run): ...
 
 
 LANE = [*SETTINGS["clients"], {"name": "lane", "data": "outdoor", "tasks": ["edge"]}]
 SERVER, CLIENT = "checkpoints/round-*/server.safetensors", "checkpoints/round-*/client-road.safetensors"
+CHANGES = {  # to a run that stopped, and the message
+    "rounds=1": "rounds: expected at least 2, which the run has",
+    "rounds=0": "rounds: expected at least 1",
+    "seed=1": "seed: expected what the run started with, 0, got 1",
+    "method=fedavg": "what the run started with",
+    "model.decoder_width=16": "model.decoder_width: ",
+    "privacy.clip=1.0": "privacy.clip: expected what",
+    "training.optimizer.amsgrad=true": "optimizer.amsgrad: expected what",
+    "metrics.semseg=miou_all_classes": "metrics.semseg: expected what",
+    "data.outdoor.train=5": "data.outdoor.train: ",
+    "round=5": "round: unknown key",
+    f"clients={json.dumps(LANE)}": "a data set of its own",
+    "devices=[cuda:7]": "devices: 'cuda:7' does not exist",
+    "training.batch_size=64": "expected at least training.batch_size = 64",
+}
 # the run, the fault in its folder, the request, the message
 REFUSED = {
-    "fewer rounds than it has come": (
-        "stopped",
-        nothing,
-        ["rounds=1"],
-        "rounds: expected at least 2, which the run has",
-    ),
-    "no rounds": ("stopped", nothing, ["rounds=0"], "rounds: expected at least 1"),
-    "another seed": ("stopped", nothing, ["seed=1"], "seed: expected what the run started with, 0, got 1"),
-    "another method": ("stopped", nothing, ["method=fedavg"], "what the run started with"),
-    "another model": ("stopped", nothing, ["model.decoder_width=16"], "model.decoder_width: "),
-    "another clip": ("stopped", nothing, ["privacy.clip=1.0"], "privacy.clip: expected what"),
-    "another optimiser": ("stopped", nothing, ["training.optimizer.amsgrad=true"], "optimizer.amsgrad: expected what"),
-    "another metric": ("stopped", nothing, ["metrics.semseg=miou_all_classes"], "metrics.semseg: expected what"),
-    "other images": ("stopped", nothing, ["data.outdoor.train=5"], "data.outdoor.train: "),
-    "an unknown key": ("stopped", nothing, ["round=5"], "round: unknown key"),
-    "a client without images": ("stopped", nothing, [f"clients={json.dumps(LANE)}"], "a data set of its own"),
-    "a device that is not there": ("stopped", nothing, ["devices=[cuda:7]"], "devices: 'cuda:7' does not exist"),
-    "too large a batch": ("stopped", nothing, ["training.batch_size=64"], "expected at least training.batch_size = 64"),
     "an edited seed": ("stopped", edited("config.yaml", "seed: 0", "seed: 1"), [], "config.yaml: seed: expected what"),
     "broken YAML": ("stopped", edited("config.yaml", "seed: 0", "seed: [0"), [], "config.yaml: not valid YAML"),
     "a key twice": ("stopped", edited("config.yaml", "seed: 0", "seed: 0\nseed: 0"), [], "'seed' a second time"),
@@ -128,41 +108,39 @@ REFUSED = {
     "a finished run with a damaged client": ("finished", cut(CLIENT), ["rounds=2"], "client-road.safetensors"),
     "more rounds than a baseline from elsewhere": ("against another", nothing, ["rounds=2"], "as in the baseline"),
     "a broken baseline from elsewhere": ("against another", cut("baseline.json"), [], "baseline.json: expected JSON"),
-}
+} | {change: ("stopped", nothing, [change], said) for change, said in CHANGES.items()}
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_a_run_that_is_not_resumed_stays_as_it_was(runs, tmp_path, kind):
-    which, damage, overrides, said = REFUSED[kind]
+@contextmanager
+def refused(folder, said):
+    """Expect an error in this block that changes nothing in a folder."""
+    before = tree(folder)
+    with pytest.raises(UserError, match=re.escape(said)):
+        yield
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize(("which", "damage", "overrides", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_run_that_is_not_resumed_stays_as_it_was(runs, tmp_path, which, damage, overrides, said):
     shutil.copytree(runs[which], tmp_path, dirs_exist_ok=True)
     damage(tmp_path / "run")
-    before = tree(tmp_path / "run")
-    with pytest.raises(UserError, match=re.escape(said)):
+    with refused(tmp_path / "run", said):
         resume_small(tmp_path / "run", overrides)
-    assert tree(tmp_path / "run") == before
 
 
 def test_a_run_that_was_refused_goes_on_all_the_same(runs, tmp_path):
     shutil.copytree(runs["stopped"], tmp_path, dirs_exist_ok=True)
     with pytest.raises(UserError, match=r"rounds: .*at least 2"):
         resume_small(tmp_path / "run", ["rounds=1"])
-    assert resume_small(tmp_path / "run").rounds == 3
-
-
-def test_a_run_that_another_process_works_on_stays_as_it_was(runs, tmp_path):
-    shutil.copytree(runs["stopped"], tmp_path, dirs_exist_ok=True)
-    before = tree(tmp_path / "run")
-    with lock_folder(tmp_path / "run"), pytest.raises(UserError, match="in use by another"):
+    with lock_folder(tmp_path / "run"), refused(tmp_path / "run", "in use by another"):
         resume_small(tmp_path / "run")
-    assert tree(tmp_path / "run") == before
+    assert resume_small(tmp_path / "run").rounds == 3
 
 
 def test_a_folder_that_is_no_runs_stays_as_it_was(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    before = tree(tmp_path)
-    with pytest.raises(UserError, match=r"got no config\.yaml in it"):
+    with refused(tmp_path, "got no config.yaml in it"):
         resume_small(tmp_path)
-    assert tree(tmp_path) == before
 
 
 @pytest.fixture(scope="module")
@@ -186,10 +164,8 @@ def test_a_run_whose_images_are_gone_stays_as_it_was(archive, tmp_path, spoil, s
     with pytest.raises(CrashError):
         run(small(data=data, clients=SETTINGS["clients"][2:]), tmp_path / "run", watcher=Silent(1, crash))
     spoil(tmp_path / "archive")
-    before = tree(tmp_path / "run")
-    with pytest.raises(UserError, match=said):
+    with refused(tmp_path / "run", said):
         resume(tmp_path / "run", watcher=Silent())
-    assert tree(tmp_path / "run") == before
 
 
 NOT_BEGUN = {
@@ -203,27 +179,21 @@ NOT_BEGUN = {
 
 
 @pytest.mark.parametrize("exists", [True, False])
-@pytest.mark.parametrize("kind", NOT_BEGUN)
-def test_a_run_that_is_not_begun_makes_no_folder(tmp_path, kind, exists):
-    changes, said = NOT_BEGUN[kind]
+@pytest.mark.parametrize(("changes", "said"), NOT_BEGUN.values(), ids=NOT_BEGUN)
+def test_a_run_that_is_not_begun_makes_no_folder(tmp_path, changes, said, exists):
     if exists:
         (tmp_path / "run").mkdir()
-    before = tree(tmp_path)
-    with pytest.raises(UserError, match=re.escape(said)):
+    with refused(tmp_path, said):
         run(small(baseline=True, **changes), tmp_path / "run", watcher=Silent())
-    assert tree(tmp_path) == before
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "metrics.jsonl", "result.json", "baseline.json", "flower.json"])
 def test_a_folder_with_files_of_others_stays_as_it_was(tmp_path, name):
     (tmp_path / name).write_text("{}")
-    before = tree(tmp_path)
-    with pytest.raises(UserError, match="expected a new or empty folder"):
+    with refused(tmp_path, "expected a new or empty folder"):
         run_small(small(), tmp_path)
-    assert tree(tmp_path) == before
 
 
 def test_a_run_with_another_baseline_makes_no_folder(runs, tmp_path):
-    with pytest.raises(UserError, match="got different rounds"):
+    with refused(tmp_path / "run", "got different rounds"):
         run_small(small(), tmp_path / "run", baseline=runs["against another"] / "local")
-    assert tree(tmp_path / "run") == {}

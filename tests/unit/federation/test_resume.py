@@ -11,49 +11,27 @@ from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.run_folder.reader import RunFiles
 from small import MECHANISMS, unifying
-from small_run import SETTINGS, CrashError, Silent, crash, events, models, resume_small, run_small, same_models, small
+from small_run import SETTINGS, CrashError, Silent, crash, models, resume_small, run_small, same_runs, small
 from tiny_encoder import TINY
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def once(tmp_path_factory):
-    """Run an experiment to its end, or until it crashes after a round, once for all tests; return its folder."""
-    folders = {}
-
-    def run(experiment, crashes_at=None):
-        key = experiment.to_yaml(), crashes_at
-        if key not in folders:
-            folders[key] = tmp_path_factory.mktemp("once") / "run"
-            if crashes_at is None:
-                run_small(experiment, folders[key])
-            else:
-                with pytest.raises(CrashError):
-                    run_small(experiment, folders[key], Silent(crashes_at, crash))
-        return folders[key]
-
-    return run
-
-
 @pytest.fixture
 def crashed(once, tmp_path):
     """A test's own run that crashed after this round, before its checkpoint."""
-
-    def run(experiment, at=1):
-        return shutil.copytree(once(experiment, at), tmp_path / "crashed")
-
-    return run
+    return lambda experiment, at=1: shutil.copytree(once(experiment, at), tmp_path / "crashed")
 
 
 @pytest.fixture
 def pairs(once, crashed):
-    """A straight run and a resumed one."""
+    """A straight run and a resumed one, which is equal to it bit for bit."""
 
     def run(experiment, at=1):
-        resumed = crashed(experiment, at)
+        straight, resumed = once(experiment), crashed(experiment, at)
         resume_small(resumed)
-        return once(experiment), resumed
+        assert same_runs(straight, resumed)
+        return straight, resumed
 
     return run
 
@@ -64,18 +42,13 @@ METHODS = {name: {} for name in MECHANISMS} | {"fedsta": unifying(every=1), "upg
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_resumed_run_equals_a_straight_one_bit_for_bit(pairs, method):
-    straight, resumed = pairs(small({"name": method, **METHODS[method]}, rounds=2))
-    assert same_models(straight, resumed)
-    assert events(resumed) == events(straight)
+    pairs(small({"name": method, **METHODS[method]}, rounds=2))
 
 
 @pytest.mark.parametrize("method", ["fedper", "scaffold"])
 def test_a_client_that_is_late_resumes_bit_for_bit(pairs, method):
-    slow = {"late": {"delays": {"home": 2}}}
-    straight, resumed = pairs(small({"name": method}, rounds=4, participation=slow), at=1)
+    _, resumed = pairs(small(method, rounds=4, participation={"late": {"delays": {"home": 2}}}))
     assert [(late["round"], late["clients"]["home"]["rounds"]) for late in RunFiles(resumed).of("late")] == [(2, 2)]
-    assert same_models(straight, resumed)
-    assert events(resumed) == events(straight)
 
 
 TESTED = {name: {**data, "val": 6, "test": 0.5} for name, data in SETTINGS["data"].items()}
@@ -93,26 +66,22 @@ VARIANTS = {
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_a_variant_resumes_bit_for_bit(pairs, variant):
-    straight, resumed = pairs(small(rounds=2, **variant))
+    straight, _ = pairs(small(rounds=2, **variant))
     assert ("interaction.project.weight" in models(straight)["home.safetensors"]) == ("model" in variant)
-    assert same_models(straight, resumed)
-    assert events(straight) == events(resumed)
 
 
 def test_a_resumed_run_has_the_scores_of_a_straight_one(pairs):
-    straight, resumed = pairs(small(participation={"fraction": 0.5}))
-    scores = [json.loads((out / "result.json").read_text())["clients"] for out in (straight, resumed)]
-    assert scores[0] == scores[1]
+    one, other = pairs(small(participation={"fraction": 0.5}))
+    assert RunFiles(one).outcome.clients == RunFiles(other).outcome.clients
 
 
 def test_a_run_that_fell_over_before_its_first_checkpoint_begins_anew(pairs):
-    straight, resumed = pairs(small(), at=0)
-    assert events(resumed) == events(straight)
+    pairs(small(), at=0)
 
 
 def test_a_baseline_that_was_trained_along_resumes_too(pairs):
     straight, resumed = pairs(small(baseline=True))
-    assert same_models(straight / "baseline", resumed / "baseline")
+    assert same_runs(straight / "baseline", resumed / "baseline")
 
 
 def test_a_finished_baseline_is_not_trained_again(tmp_path):
@@ -123,38 +92,25 @@ def test_a_finished_baseline_is_not_trained_again(tmp_path):
     assert (tmp_path / "baseline" / "result.json").stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_waits_for_the_rounds_checkpoint(tmp_path, number):
-    watcher = Silent(1, lambda: os.kill(os.getpid(), number))
-    with pytest.raises(Interrupted, match=f"after round 2; resume with: fedhca2 resume {tmp_path}"):
-        run_small(small(checkpoints={"every": 0}), tmp_path / "run", watcher)
-
-
-def test_a_run_goes_on_after_a_signal(once, tmp_path):
-    with pytest.raises(Interrupted):
-        run_small(small(), tmp_path / "run", Silent(0, lambda: os.kill(os.getpid(), signal.SIGINT)))
-    resume_small(tmp_path / "run")
-    assert same_models(once(small()), tmp_path / "run")
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_command_ends_as_the_signal_says(tmp_path, number, code):
+def test_a_signal_waits_for_the_rounds_checkpoint(once, tmp_path, number, code):
+    watcher, out = Silent(1, lambda: os.kill(os.getpid(), number)), tmp_path / "run"
+    with pytest.raises(Interrupted, match=f"after round 2; resume with: fedhca2 resume {out}") as stopped:
+        run_small(small(checkpoints={"every": 0}), out, watcher)
     with pytest.raises(typer.Exit) as ended, clear_errors():
-        raise Interrupted(number, tmp_path, 1)
+        raise stopped.value
     assert ended.value.exit_code == code
+    resume_small(out)
+    assert same_runs(once(small()), out)
 
 
-def test_a_finished_run_without_its_page_is_told_how_to_draw_it(once, tmp_path):
+def test_a_finished_run_without_its_page_is_told_how_to_draw_it_and_goes_on_for_more_rounds(once, tmp_path):
     run = shutil.copytree(once(small(rounds=1)), tmp_path / "my run")
     with pytest.raises(UserError, match=f"already finished.*fedhca2 report '{run}'"):
         resume_small(run)
     (run / "report.html").touch()
     with pytest.raises(UserError, match=r"rounds=N with N above 1$"):
         resume_small(run)
-
-
-def test_a_finished_run_goes_on_for_more_rounds(once, tmp_path):
-    run = shutil.copytree(once(small(rounds=1)), tmp_path / "run")
     assert resume_small(run, ["rounds=2"]).rounds == 2
 
 
@@ -163,23 +119,21 @@ def test_a_run_that_was_killed_before_it_had_a_config_begins_anew(once, tmp_path
     for name in ("partition.json", ".config.yaml.new"):
         (tmp_path / "run" / name).touch()
     run_small(small(rounds=1), tmp_path / "run")
-    assert same_models(tmp_path / "run", once(small(rounds=1)))
+    assert same_runs(tmp_path / "run", once(small(rounds=1)))
+
+
+ROAD = {"name": "road", "data": "outdoor", "tasks": ["semseg"]}
 
 
 def test_a_client_that_left_is_asked_no_more(crashed):
-    rest = [{"name": "road", "data": "outdoor", "tasks": ["semseg"]}]
-    assert list(resume_small(crashed(small()), [f"clients={json.dumps(rest)}"]).clients) == ["road"]
+    assert list(resume_small(crashed(small()), [f"clients={json.dumps([ROAD])}"]).clients) == ["road"]
 
 
 def test_a_new_client_takes_the_images_of_one_that_left(crashed):
     run = crashed(small())
-    before = json.loads((run / "partition.json").read_text())
-    other = [
-        {"name": "road", "data": "outdoor", "tasks": ["semseg"]},
-        {"name": "lane", "data": "outdoor", "tasks": ["normals"]},
-    ]
-    resume_small(run, [f"clients={json.dumps(other)}"])
-    after = json.loads((run / "partition.json").read_text())
+    before = RunFiles(run).partition
+    resume_small(run, [f"clients={json.dumps([ROAD, {**ROAD, 'name': 'lane', 'tasks': ['normals']}])}"])
+    after = RunFiles(run).partition
     assert (after["road"], sorted(after["lane"]["train"])) == (before["road"], sorted(before["shop"]["train"]))
 
 
@@ -187,12 +141,6 @@ def test_a_new_client_takes_the_images_of_one_that_left(crashed):
 def _known_noise(monkeypatch):
     """Clients draw the same noise in every run: with other noise, an update can happen to be refused, and not count."""
     monkeypatch.setattr("fedhca2.clients.exchange.token_bytes", bytes)
-
-
-@pytest.mark.usefixtures("_known_noise")
-def test_noise_is_the_same_after_a_resume(pairs):
-    straight, resumed = pairs(small(privacy={"clip": 1.0, "noise": 0.1}))
-    assert same_models(straight, resumed)
 
 
 class Mail(Silent):
@@ -221,6 +169,6 @@ def test_an_update_that_is_sent_again_after_a_crash_has_the_same_noise(tmp_path,
 @pytest.mark.usefixtures("_known_noise")
 def test_what_was_sent_is_counted_over_a_crash(pairs):
     experiment = small(privacy={"clip": 1.0, "noise": 2.0}, participation={"fraction": 0.5})
-    counted = [json.loads((out / "result.json").read_text())["privacy"] for out in pairs(experiment)]
+    counted = [RunFiles(out).outcome.privacy for out in pairs(experiment)]
     assert counted[0] == counted[1]
     assert sum(found["updates"] for found in counted[0]["clients"].values()) == 2 * experiment.rounds

@@ -15,7 +15,14 @@ from tiny_encoder import TINY
 
 pytestmark = pytest.mark.slow
 
-CLIENTS = [{"name": name, "data": "cups", "tasks": ["classification"]} for name in ("north", "south")]
+VALUES = {
+    "rounds": 1,
+    "method": "fedavg",
+    "model": {"encoder": {"name": TINY}},
+    "training": {"batch_size": 2},
+    "data": {"cups": {"kind": "csv", "root": "cups", "columns": {"classification": "brand"}, "size": [32, 32]}},
+    "clients": [{"name": name, "data": "cups", "tasks": ["classification"]} for name in ("north", "south")],
+}
 
 
 def invoke(*words):
@@ -40,6 +47,10 @@ def partition(run):
     return json.loads((run / "partition.json").read_text())
 
 
+def resume(folder):
+    return invoke("resume", folder / "run", "--set", "rounds=2")
+
+
 def contents(run):
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
@@ -51,36 +62,22 @@ def cups(tmp_path):
     folder.mkdir()
     (folder / "labels.csv").write_text("image,brand,split\n")
     add_images(folder, range(12))
-    columns = {"classification": "brand"}
-    values = {
-        "rounds": 1,
-        "method": "fedavg",
-        "model": {"encoder": {"name": TINY}},
-        "training": {"batch_size": 2},
-        "data": {"cups": {"kind": "csv", "root": "cups", "columns": columns, "size": [32, 32]}},
-        "clients": CLIENTS,
-    }
-    (tmp_path / "cups.yaml").write_text(yaml.safe_dump(values))
+    (tmp_path / "cups.yaml").write_text(yaml.safe_dump(VALUES))
     done = invoke("run", tmp_path / "cups.yaml", "--out", tmp_path / "run")
     assert done.exit_code == 0, done.output
     return folder
 
 
-def test_a_resumed_run_keeps_its_images_when_rows_were_added(cups, tmp_path):
-    before = partition(tmp_path / "run")
-    add_images(cups, range(20, 36))
-    done = invoke("resume", tmp_path / "run", "--set", "rounds=2")
-    assert (done.exit_code, partition(tmp_path / "run")) == (0, before)
-
-
-def test_evaluating_on_training_images_takes_those_of_the_run(cups, tmp_path):
+def test_a_run_keeps_its_images_when_rows_were_added(cups, tmp_path):
     def scores():
         assert invoke("evaluate", tmp_path / "run", "--split", "train").exit_code == 0
         return json.loads((tmp_path / "run" / "evaluation-train.json").read_text())["clients"]
 
-    before = scores()
+    before = scores(), partition(tmp_path / "run")
     add_images(cups, range(20, 36))
-    assert scores() == before
+    assert (scores(), partition(tmp_path / "run")) == before
+    done = resume(tmp_path)
+    assert (done.exit_code, partition(tmp_path / "run")) == (0, before[1])
 
 
 @pytest.mark.parametrize("command", [["resume", "--set", "rounds=2"], ["evaluate"]])
@@ -97,36 +94,36 @@ def test_every_client_without_its_images_is_named(cups, tmp_path):
     for image in partition(tmp_path / "run")["south"]["val"]:
         drop_row(cups, image)
     add_images(cups, [27])
-    done = invoke("resume", tmp_path / "run", "--set", "rounds=2")
-    assert [name in done.output for name in ("'north'", "'south'")] == [True, True]
+    assert [name in resume(tmp_path).output for name in ("'north'", "'south'")] == [True, True]
 
 
-def test_a_run_without_its_list_of_images_is_not_resumed(cups, tmp_path):
-    (tmp_path / "run" / "partition.json").unlink()
-    done = invoke("resume", tmp_path / "run", "--set", "rounds=2")
-    assert (done.exit_code, "partition.json" in done.output) == (2, True)
-
-
-@pytest.mark.parametrize("record", [3, {"train": 3}, {"train": [["a"]], "val": [], "dealt": []}])
-def test_a_list_of_images_in_another_form_is_one_line(cups, tmp_path, record):
-    (tmp_path / "run" / "partition.json").write_text(json.dumps({**partition(tmp_path / "run"), "north": record}))
-    done = invoke("resume", tmp_path / "run", "--set", "rounds=2")
-    assert (done.exit_code, "partition.json: north" in done.output, done.output.count("\n")) == (2, True, 1)
+@pytest.mark.parametrize(
+    ("record", "code", "said"),
+    [
+        (None, 2, "partition.json"),
+        (3, 2, "partition.json: north"),
+        ({"train": 3}, 2, "partition.json: north"),
+        ({"train": [["a"]], "val": [], "dealt": []}, 2, "partition.json: north"),
+        (["data", "train", "val"], 0, ""),  # what older versions wrote
+    ],
+)
+def test_a_list_of_images_is_as_this_version_or_an_older_one_wrote_it(cups, tmp_path, record, code, said):
+    known, file = partition(tmp_path / "run"), tmp_path / "run" / "partition.json"
+    if record is None:
+        file.unlink()
+    elif isinstance(record, list):
+        file.write_text(json.dumps({name: {key: of[key] for key in record} for name, of in known.items()}))
+    else:
+        file.write_text(json.dumps({**known, "north": record}))
+    done = resume(tmp_path)
+    assert (done.exit_code, said in done.output) == (code, True)
+    assert not code or done.output.count("\n") == 1
 
 
 def test_classes_that_have_changed_are_refused(cups, tmp_path):
     (cups / "labels.csv").write_text((cups / "labels.csv").read_text().replace("tea", "ale"))
-    done = invoke("resume", tmp_path / "run", "--set", "rounds=2")
+    done = resume(tmp_path)
     assert (done.exit_code, "expected the classes" in done.output) == (2, True)
-
-
-def test_an_older_record_without_classes_and_dealt_images_is_read(cups, tmp_path):
-    older = {
-        client: {key: record[key] for key in ("data", "train", "val")}
-        for client, record in partition(tmp_path / "run").items()
-    }
-    (tmp_path / "run" / "partition.json").write_text(json.dumps(older))
-    assert invoke("resume", tmp_path / "run", "--set", "rounds=2").exit_code == 0
 
 
 def test_the_local_sites_of_a_continued_run_have_the_images_that_they_had(cups, tmp_path):

@@ -9,7 +9,7 @@ from fedhca2.clients import ClientState
 from fedhca2.clients.evaluation import BestModel
 from fedhca2.deployment.trained import evaluate
 from fedhca2.errors import UserError
-from fedhca2.federation.rounds import Patience
+from fedhca2.federation.rounds import has_stalled
 from fedhca2.reports.comparison import gather
 from fedhca2.reports.tables import result_table
 from fedhca2.run_folder.reader import RunFiles
@@ -23,18 +23,25 @@ DATA = {
 BEST = {"evaluate_every": 1, "select": "best", "data": DATA}
 
 
-@pytest.fixture(scope="module")
-def best(tmp_path_factory):
-    out = tmp_path_factory.mktemp("best") / "run"
-    run_small(small(**BEST), out)
-    return out
+@pytest.fixture
+def best(once):
+    return once(small(**BEST))
+
+
+@pytest.fixture
+def untested(once):
+    """A run without test images."""
+    return once(small(rounds=1))
+
+
+def partition(out, **changes):
+    """The images of a client in a short run with these changes."""
+    run_small(small(**{"data": DATA, "rounds": 1, "evaluate_every": 0, **changes}), out)
+    return json.loads((out / "partition.json").read_text())["road"]
 
 
 def test_validation_and_test_images_are_disjoint_and_the_same_for_every_seed(tmp_path):
-    parts = []
-    for seed in (0, 1):
-        run_small(small(data=DATA, rounds=1, seed=seed, evaluate_every=0), tmp_path / f"{seed}")
-        parts.append(json.loads((tmp_path / f"{seed}" / "partition.json").read_text())["road"])
+    parts = [partition(tmp_path / f"{seed}", seed=seed) for seed in (0, 1)]
     assert len(parts[0]["val"]) == len(parts[0]["test"]) == 3
     assert not {*parts[0]["val"]} & {*parts[0]["test"]}
     assert [part["test"] for part in parts] == [parts[0]["test"]] * 2
@@ -46,13 +53,9 @@ def test_final_scores_are_on_the_test_images_and_say_so(tmp_path):
     assert result.split == RunFiles(tmp_path / "run").outcome.split == "test"
     assert {event["event"] for event in events(tmp_path / "run") if "metric" in event} == {"test", "loss"}
     assert "test images" in result_table(result, experiment.task_set).title
-    [road] = [client for name, client in clients_of(experiment).items() if name == "road"]
+    road = clients_of(experiment)["road"]
     road.personal.model.load_state_dict(models(tmp_path / "run")["road.safetensors"])
     assert road.evaluate_on(road.data.test, road.data.test.data.labels, trivial=True) == result.clients["road"]
-
-
-def test_without_test_images_scores_are_on_the_validation_images(tmp_path):
-    assert run_small(small(rounds=1), tmp_path / "run").split == "val"
 
 
 def test_the_model_with_the_best_scores_is_kept_and_counts():
@@ -74,14 +77,10 @@ def test_pooled_clients_choose_each_their_own(tmp_path):
     assert result.clients.keys() == {"road", "shop", "home"}
 
 
-def scores(value):
-    return {"home": {"depth": {"rmse": value}}}
-
-
 def test_patience_counts_evaluations_without_a_better_mean():
-    patience = Patience(2, TASKS)
-    assert [patience.is_over(scores(rmse)) for rmse in (3.0, 2.0, 2.5, 1.0, 1.5, 1.2)] == [False] * 5 + [True]
-    assert not any(Patience(None, TASKS).is_over(scores(1.0)) for _ in range(9))
+    history = [{"home": {"depth": {"rmse": value}}} for value in (3.0, 2.0, 2.5, 1.0, 1.5, 1.2)]
+    assert [has_stalled(history[:count], 2, TASKS) for count in range(7)] == [False] * 6 + [True]
+    assert not has_stalled([*history, *history], None, TASKS)
 
 
 def test_a_run_stops_early_and_is_finished(tmp_path):
@@ -111,46 +110,38 @@ def test_choices_that_would_cheat_are_refused(changes, place):
 
 
 def with_listed(tmp_path, *ids):
-    (tmp_path / "test.txt").write_text("\n".join(ids) + "\n")
+    """Data sets whose test images are listed in a file, if there are any."""
+    if ids:
+        (tmp_path / "test.txt").write_text("\n".join(ids) + "\n")
     return {name: {**one, "test": str(tmp_path / "test.txt")} for name, one in DATA.items()}
 
 
 def test_test_images_can_be_listed(tmp_path):
-    run_small(small(data=DATA, rounds=1, evaluate_every=0), tmp_path / "run")
-    [first, second, *_] = json.loads((tmp_path / "run" / "partition.json").read_text())["road"]["val"]
-    data = with_listed(tmp_path, second, first)
-    data["indoor"]["test"] = 0.5
-    run_small(small(data=data, rounds=1, evaluate_every=0), tmp_path / "listed")
-    part = json.loads((tmp_path / "listed" / "partition.json").read_text())["road"]
+    [first, second, *_] = partition(tmp_path / "run")["val"]
+    data = with_listed(tmp_path, second, first) | {"indoor": DATA["indoor"]}
+    part = partition(tmp_path / "listed", data=data)
     assert set(part["test"]) == {first, second}
     assert not {*part["val"]} & {*part["test"]}
 
 
-def test_a_listed_image_that_does_not_exist_is_an_error(tmp_path):
-    with pytest.raises(UserError, match=r"test\.txt: expected .*, got 'nobody'"):
-        run_small(small(data=with_listed(tmp_path, "nobody"), rounds=1), tmp_path / "run")
+@pytest.mark.parametrize(
+    ("ids", "said"), [(["nobody"], r"test\.txt: expected .*, got 'nobody'"), ([], r"test\.txt: .*got no file")]
+)
+def test_a_listed_image_and_a_list_that_do_not_exist_are_errors(tmp_path, ids, said):
+    with pytest.raises(UserError, match=said):
+        run_small(small(data=with_listed(tmp_path, *ids), rounds=1), tmp_path / "run")
 
 
-def test_a_list_that_does_not_exist_is_an_error(tmp_path):
-    data = {name: {**one, "test": str(tmp_path / "none.txt")} for name, one in DATA.items()}
-    with pytest.raises(UserError, match=r"none\.txt: .*got no file"):
-        run_small(small(data=data, rounds=1), tmp_path / "run")
-
-
-def test_models_are_scored_again_on_the_images_of_the_result(best):
+def test_models_are_scored_again_on_the_images_of_the_result(best, untested):
     result, again = RunFiles(best).outcome, evaluate(best, lambda name: None)
     assert (again.split, again.clients) == ("test", result.clients)
     assert evaluate(best, lambda name: None, "val").clients != result.clients
-
-
-def test_a_run_without_test_images_cannot_be_scored_on_them(tmp_path):
-    run_small(small(rounds=1), tmp_path / "run")
+    assert RunFiles(untested).outcome.split == "val"
     with pytest.raises(UserError, match=r"--split: .*test"):
-        evaluate(tmp_path / "run", lambda name: None, "test")
+        evaluate(untested, lambda name: None, "test")
 
 
-def test_a_comparison_says_that_scores_are_on_test_images(best, tmp_path):
+def test_a_comparison_says_that_scores_are_on_test_images(best, untested):
     assert "test images" in " ".join(gather([RunFiles(best)]).notes)
-    run_small(small(rounds=1), tmp_path / "run")
     with pytest.raises(UserError, match="expected scores on test images"):
-        gather([RunFiles(best), RunFiles(tmp_path / "run")])
+        gather([RunFiles(best), RunFiles(untested)])

@@ -31,54 +31,34 @@ def first_round(settings=None):
     return server, *server.step(server.start(), all_replies())
 
 
-def test_the_shared_update_is_one_object_for_all():
-    _, _, deliveries, _ = first_round()
-    assert len({id(deliveries[client][ENCODER].addends[0].row) for client in "abc"}) == 1
-
-
-def test_rows_with_fixed_weights_are_not_remembered():
-    _, _, deliveries, _ = first_round({"learn": False})
-    assert not deliveries["a"][ENCODER].addends[0].remember
+def test_the_shared_update_is_one_object_for_all_that_is_remembered_if_weights_are_learned():
+    for learn in (True, False):
+        _, _, deliveries, _ = first_round({"learn": learn})
+        (addends,) = zip(*(deliveries[client][ENCODER].addends for client in "abc"), strict=True)
+        assert (len({id(addend.row) for addend in addends}), {addend.remember for addend in addends}) == (1, {learn})
 
 
 def test_an_absent_client_keeps_its_weights():
     server, state, _, _ = first_round()
-    after, _, _ = server.step(state, all_replies(1, {ENCODER: (2.0,)})[1:])
-    key = SlotKey("a", ENCODER)
-    assert after.weights[key] == state.weights[key]
-
-
-def test_an_absent_client_gets_no_delivery():
-    server, state, _, _ = first_round()
-    _, deliveries, _ = server.step(state, all_replies(1)[1:])
-    assert sorted(deliveries) == ["b", "c"]
-
-
-def test_no_reply_at_all_only_counts_the_round():
-    server, state, _, _ = first_round()
+    after, deliveries, _ = server.step(state, all_replies(1, {ENCODER: (2.0,)})[1:])
+    kept = [after.weights[SlotKey(client, ENCODER)] == state.weights[SlotKey(client, ENCODER)] for client in "ab"]
+    assert (kept, sorted(deliveries)) == ([True, False], ["b", "c"])
     after, deliveries, _ = server.step(state, [])
     assert (after.round, after.weights, deliveries) == (2, state.weights, {})
 
 
-def test_slots_with_different_layouts_are_aggregated_apart():
-    small = Layout(("a.weight",), ((2, 2),))
-    profiles = [*PROFILES, *(Profile(name, "outdoor", ("edge",), 1, {ENCODER: small, EDGE: small}) for name in "de")]
-    server = Server(resolve("fedavg"), profiles)
-    others = [Reply(name, 0, {ENCODER: torch.ones(4), EDGE: torch.ones(4)}) for name in "de"]
-    _, deliveries, _ = server.step(server.start(), [*all_replies(), *others])
-    assert_close(deliveries["d"][ENCODER].addends[0].row, torch.ones(4))
-
-
-def test_a_part_that_no_other_client_has_in_this_layout_is_not_sent():
-    lone = Profile("d", "outdoor", ("edge",), 1, {ENCODER: Layout(("a.weight",), ((2, 2),)), EDGE: LAYOUT})
-    assert set(Server(resolve("fedavg"), [*PROFILES, lone]).uploads("d", 0)) == {"decoder"}
-
-
 def test_the_record_names_members_and_products():
-    _, _, _, record = first_round()
-    encoder = record.aggregations[0]
-    rows = torch.stack([reply(client).rows[ENCODER] for client in "abc"]).double()
-    assert encoder.members == ("a", "b", "c")
+    """Decoders of a client with several tasks are members of their own."""
+    tasks = ("sal", "edge")
+    layouts = {ENCODER: LAYOUT, EDGE: LAYOUT, Slot("decoder", "sal"): LAYOUT}
+    server = Server(resolve("fedhca2"), [Profile("m", "outdoor", tasks, 1, layouts), *PROFILES])
+    many = Reply("m", 0, {slot: torch.zeros(6) for slot in layouts})
+    encoder, decoder = server.step(server.start(), [many, *all_replies()])[2].aggregations
+    rows = torch.stack([*(reply(client).rows[ENCODER] for client in "abc"), torch.zeros(6)]).double()
+    assert (encoder.members, decoder.members) == (
+        ("a", "b", "c", "m"),
+        ("a/edge", "b/edge", "c/edge", "m/edge", "m/sal"),
+    )
     assert_close(encoder.products, rows @ rows.T)
 
 
@@ -88,15 +68,6 @@ def test_the_record_names_clients_whose_updates_came_and_were_refused():
     _, _, record = Guard(server).step(server.start(), [replace(reply("a"), failed=torch.ones(2)), silent, reply("c")])
     assert set(record.refused) == {"a", "b"}
     assert record.unused == ("a",)
-
-
-def test_decoders_of_a_multi_task_client_are_members_of_their_own():
-    tasks = ("sal", "edge")
-    layouts = {ENCODER: LAYOUT, EDGE: LAYOUT, Slot("decoder", "sal"): LAYOUT}
-    server = Server(resolve("fedavg"), [Profile("m", "outdoor", tasks, 1, layouts), *PROFILES])
-    many = Reply("m", 0, {slot: torch.zeros(6) for slot in layouts})
-    _, _, record = server.step(server.start(), [many, *all_replies()])
-    assert record.aggregations[1].members == ("a/edge", "b/edge", "c/edge", "m/edge", "m/sal")
 
 
 def step_of_long_rows(method, sketch, round=0):
@@ -150,12 +121,9 @@ def heads(classes, settings=MEAN_OF_HEADS, datasets="xxx"):
 def test_heads_are_mixed_only_with_those_of_the_same_classes():
     server, deliveries = heads(["cats", "cats", "dogs"])
     assert_close(deliveries["a"][HEAD].addends[0].row, torch.full((6,), (ord("a") + ord("b")) / 2))
-    assert "head" not in server.uploads("c", 0)
     assert all(ENCODER in deliveries[name] for name in "abc")
-
-
-def test_heads_without_names_of_classes_are_not_mixed_with_those_that_have_some():
-    assert "head" not in heads(["", "", "dogs"])[0].uploads("c", 0)
+    for each in (server, heads(["", "", "dogs"])[0]):  # without names, neither
+        assert "head" not in each.uploads("c", 0)
 
 
 @pytest.mark.parametrize(

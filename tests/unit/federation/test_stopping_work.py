@@ -15,7 +15,7 @@ from fedhca2.clients.evaluation import look_ahead, mean_loss, recalibrate
 from fedhca2.data.batches import Batches
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Order
-from small_run import SETTINGS, CrashError, Silent, clients_of, run_small, small
+from small_run import SETTINGS, CrashError, Silent, clients_of, noting, run_small, small
 
 LONG = 5_000  # images or epochs, which would take minutes
 PATIENCE = 60.0
@@ -79,6 +79,7 @@ def test_when_one_client_fails_another_stops_after_its_batch(fleet, busy, other,
     with pytest.raises(CrashError):
         fleet.each([busy.name, other.name], work)
     assert not to_the_end
+    assert fleet.each([other.name], Client.evaluate)[other.name]  # who can work again
 
 
 def test_ctrl_c_stops_clients_after_their_batch(fleet, busy, other, began):
@@ -86,23 +87,12 @@ def test_ctrl_c_stops_clients_after_their_batch(fleet, busy, other, began):
         if client.name == busy.name:
             client.perform(Order(0))
         assert began.wait(PATIENCE)
-        while (
-            not client.device_slot.stop.is_set()
-        ):  # again: Python drops an interrupt that comes during a callback of its own
+        while not client.device_slot.stop.is_set():  # Python drops an interrupt during a callback of its own
             signal.pthread_kill(main_thread().ident, signal.SIGINT)
             client.device_slot.stop.wait(2)
 
     with pytest.raises(KeyboardInterrupt):
         fleet.each([busy.name, other.name], work)
-
-
-def test_clients_can_work_again_after_one_failed(fleet, busy, other):
-    def fail(client):
-        raise CrashError
-
-    with pytest.raises(CrashError):
-        fleet.each([busy.name, other.name], fail)
-    assert fleet.each([other.name], Client.evaluate)[other.name]
 
 
 class Failing(Silent):
@@ -120,30 +110,16 @@ class Failing(Silent):
             raise self._error
 
 
-@pytest.fixture(params=[CrashError, KeyboardInterrupt])
-def failed(request, tmp_path):
-    """The folder of a run that failed in long epochs, its error, and the clients that are still in memory."""
-    clients, before, batches = WeakSet(), set(enumerate()), Client.batches
-
-    def noted(client, *given):
-        clients.add(client)
-        return batches(client, *given)
-
+@pytest.mark.parametrize("error", [CrashError, KeyboardInterrupt])
+def test_a_run_that_failed_in_long_epochs_leaves_no_thread_no_state_and_at_most_the_client_that_failed(tmp_path, error):
+    clients, before, out = WeakSet(), set(enumerate()), tmp_path / "run"
     experiment = small(clients=[{**client, "epochs": LONG} for client in SETTINGS["clients"]])
-    cores, noting = (
-        patch("fedhca2.federation.in_process.usable_cores", lambda: [0, 1, 2]),
-        patch.object(Client, "batches", noted),
-    )
-    with cores, noting, pytest.raises(request.param) as error:
-        run_small(experiment, tmp_path / "run", Failing(request.param))
+    cores = patch("fedhca2.federation.in_process.usable_cores", lambda: [0, 1, 2])
+    noted = patch.object(Client, "batches", noting(clients, Client.batches))
+    with cores, noted, pytest.raises(error) as failed:  # which keeps what its frames refer to
+        run_small(experiment, out, Failing(error))
     gc.collect()
-    return tmp_path / "run", error, clients, set(enumerate()) - before
-
-
-def test_a_failed_run_leaves_no_thread_no_state_and_at_most_the_client_that_failed(failed, tmp_path):
-    out, _, clients, threads = failed
-    assert not threads
-    assert not list(out.glob("checkpoints/*"))
+    assert (failed.type, set(enumerate()) - before, list(out.glob("checkpoints/*"))) == (error, set(), [])
     assert len(clients) <= 1
     run_small(small(rounds=1), tmp_path / "again")  # in the same process
     assert (tmp_path / "again" / "result.json").exists()

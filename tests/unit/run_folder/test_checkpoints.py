@@ -1,10 +1,10 @@
 import errno
 import hashlib
-import os
 import resource
 import shutil
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -79,13 +79,13 @@ def test_rows_in_files_of_an_older_checkpoint_are_read_and_checked(tmp_path, con
         assert found.equal(row)
 
 
-def test_so_many_are_kept(tmp_path):
-    saved(tmp_path, range(1, 6), keep=2)
-    assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["round-000004", "round-000005"]
-
-
-def test_without_any_there_is_none(tmp_path):
+@pytest.mark.parametrize("first", [1, 999_997])
+def test_so_many_are_kept_in_their_order(tmp_path, first):
     assert Checkpoints(tmp_path / "checkpoints").latest() is None
+    rounds = range(first, first + 5)
+    assert saved(tmp_path, rounds, keep=2).latest().progress.state.round == rounds[-1]
+    found = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert found == {f"round-{round:06d}" for round in rounds[-2:]}
 
 
 def test_only_its_owner_can_look_into_a_checkpoint(tmp_path):
@@ -95,7 +95,9 @@ def test_only_its_owner_can_look_into_a_checkpoint(tmp_path):
     assert (modes, (tmp_path / "checkpoints").stat().st_mode & 0o777) == ({0o700, 0o600}, 0o700)
 
 
-@pytest.mark.parametrize("name", ["round-000003.bak", "round-3", "round-000003 copy", ".round-000003", "round-"])
+@pytest.mark.parametrize(
+    "name", ["round-000003.bak", "round-3", "round-000003 copy", ".round-000003", "round-", ".new"]
+)
 def test_a_copy_under_another_name_is_no_checkpoint(tmp_path, name):
     checkpoints = saved(tmp_path)
     shutil.copytree(tmp_path / "checkpoints" / "round-000001", tmp_path / "checkpoints" / name)
@@ -109,16 +111,6 @@ def test_a_copy_under_another_rounds_name_is_refused(tmp_path):
         checkpoints.latest()
 
 
-def test_a_million_rounds_are_in_order(tmp_path):
-    assert saved(tmp_path, (999_999, 1_000_000)).latest().progress.state.round == 1_000_000
-
-
-def test_half_a_checkpoint_is_not_seen(tmp_path):
-    checkpoints = saved(tmp_path)
-    (tmp_path / "checkpoints" / ".new").mkdir()
-    assert checkpoints.latest().progress.state.round == 1
-
-
 def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path):
     checkpoints = saved(tmp_path, [1, 2])
     file = tmp_path / "checkpoints" / "round-000002" / "server.safetensors"
@@ -127,40 +119,33 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path):
         checkpoints.latest()
 
 
-def test_a_checkpoint_that_cannot_be_written_loses_no_earlier_one(tmp_path):
-    checkpoints = saved(tmp_path)
+@contextmanager
+def full_disk():
+    """Larger files fail."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # larger files fail, as on a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
-        with pytest.raises(OSError, match="File too large"):
-            checkpoints.save(progress(2), nobody, EXPERIMENT, NOTES)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def read_only():
+    return patch.object(Path, "mkdir", side_effect=OSError(errno.EROFS, "Read-only file system", "checkpoints/.new"))
+
+
+@pytest.mark.parametrize(("fails", "said"), [(full_disk, "File too large"), (read_only, "Read-only file system")])
+def test_a_checkpoint_that_cannot_be_written_loses_no_earlier_one(tmp_path, fails, said):
+    checkpoints = saved(tmp_path)
+    with fails(), pytest.raises(OSError, match=said):
+        checkpoints.save(progress(2), nobody, EXPERIMENT, NOTES)
+    assert checkpoints.latest().progress.state.round == 1
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["round-000001"]
 
 
-def test_a_folder_that_cannot_be_written_loses_no_earlier_checkpoint(tmp_path, monkeypatch):
-    checkpoints = saved(tmp_path)
-
-    def refuse(*_, **__):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "checkpoints/.new")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "mkdir", refuse)
-        with pytest.raises(OSError, match="Read-only file system"):
-            checkpoints.save(progress(2), nobody, EXPERIMENT, NOTES)
-    assert checkpoints.latest().progress.state.round == 1
-
-
-def test_a_second_process_on_a_folder_is_refused(tmp_path):
+def test_a_second_process_on_a_folder_is_refused_until_the_first_releases_it(tmp_path):
     first = lock_folder(tmp_path)
     with pytest.raises(UserError, match="in use by another"):
         lock_folder(tmp_path)
     first.release()
-
-
-def test_a_folder_can_be_locked_again_after_its_release(tmp_path):
     lock_folder(tmp_path).release()
-    second = lock_folder(tmp_path)
-    assert second.is_locked
-    second.release()

@@ -13,14 +13,14 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Aggregation, ServerRecord
 
 
-def logged(path, count, round=0):
+def logged(path, count):
     """The event of an aggregation in which each of this many members gets a row of its own, and its matrices."""
     products, weights, votes = (torch.rand(count, count, generator=torch.Generator().manual_seed(i)) for i in range(3))
     mixing = Mixing("nothing", (Blend(weights, tuple(range(count))),), votes[None])
     members = tuple(f"site-{i:04}" for i in range(count))
     path.mkdir(exist_ok=True)
     log = EventLog(path, START)
-    log.aggregated(round, ServerRecord(0, (Aggregation("encoder", members, "rows", products, mixing),), {}, {}), 1.0)
+    log.aggregated(0, ServerRecord(0, (Aggregation("encoder", members, "rows", products, mixing),), {}, {}), 1.0)
     log.close()
     (event,) = RunFiles(path).of("aggregation")
     return event, products, weights, votes
@@ -33,6 +33,7 @@ def test_all_numbers_of_few_members_are_logged(tmp_path, count):
     expected = (products, weights[None], votes[None])
     assert all(each.equal(other) for each, other in zip(found, expected, strict=True))
     assert (len(event["members"]), "of" in event) == (count, False)
+    assert count <= MOST_INLINE or (tmp_path / "metrics.jsonl").stat().st_size < MOST_MEMBERS * 40
 
 
 def test_of_many_members_some_are_logged_with_their_own_numbers(tmp_path):
@@ -43,15 +44,6 @@ def test_of_many_members_some_are_logged_with_their_own_numbers(tmp_path):
     assert torch.from_numpy(event["products"]).equal(among[0])
     assert torch.from_numpy(event["mixing"][0])[event["gets"][0]].equal(among[1])
     assert torch.from_numpy(event["votes"][0]).equal(among[2])
-
-
-def test_a_line_about_many_members_is_short(tmp_path):
-    logged(tmp_path, MOST_MEMBERS)
-    assert (tmp_path / "metrics.jsonl").stat().st_size < MOST_MEMBERS * 40
-
-
-def damaged(arrays, **changes):
-    return {key: value for key, value in (arrays | changes).items() if value is not None}
 
 
 @pytest.mark.parametrize(
@@ -67,8 +59,8 @@ def damaged(arrays, **changes):
 def test_damaged_matrices_are_one_line(tmp_path, changes):
     logged(tmp_path, 25)
     (file,) = (tmp_path / "matrices").iterdir()
-    arrays = damaged(dict(np.load(file)), **changes)
-    np.savez(file, **arrays)
+    arrays = {**np.load(file), **changes}
+    np.savez(file, **{key: value for key, value in arrays.items() if value is not None})
     with pytest.raises(UserError, match=file.name) as error:
         RunFiles(tmp_path).of("aggregation")
     assert len(error.value.lines) == 1
@@ -94,8 +86,7 @@ def test_one_kind_is_read_without_the_others(tmp_path):
 def test_a_refused_update_counts_as_sent(tmp_path):
     log = EventLog(tmp_path, START)
     for round in range(2):
-        log.aggregated(
-            round, ServerRecord(round, (), {}, {"home": "too long", "office": "failed"}, unused=("home",)), 1.0
-        )
+        refused = {"home": "too long", "office": "failed"}
+        log.aggregated(round, ServerRecord(round, (), {}, refused, unused=("home",)), 1.0)
     log.close()
     assert log.updates == {"home": 2}

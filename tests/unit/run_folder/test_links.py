@@ -8,18 +8,16 @@ import pytest
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.local import resume_over_flower
 from fedhca2.run_folder.writer import join_baseline
-from small_run import Silent, resume_small, run_small, small
+from small_run import Silent, resume_small, small
 
 FILES = ["config.yaml", "metrics.jsonl", "result.json", "partition.json", "report.html", ".lock", "tracking.json"]
 FOLDERS = ["checkpoints", "checkpoints/round-000001", "models", "samples", "baseline"]
 FOLDERS += [f"checkpoints/{name}" for name in (".new", ".rows", ".states")]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("links") / "run"
-    run_small(small(rounds=1), folder)
-    return folder
+@pytest.fixture
+def trained(once):
+    return once(small(rounds=1))
 
 
 @pytest.fixture
@@ -31,11 +29,10 @@ def linked(trained, tmp_path):
         shutil.copytree(trained, run)
         if (run / name).exists():
             (run / name).rename(elsewhere)
-        elif name in FILES:
-            elsewhere.write_text("{}")
+        if name in FILES:
+            elsewhere.touch()
         else:
-            elsewhere.mkdir()
-        if name in FOLDERS:
+            elsewhere.mkdir(exist_ok=True)
             (elsewhere / "precious").write_text("data")
             elsewhere.chmod(0o755)
         (run / name).symlink_to(elsewhere)

@@ -1,28 +1,27 @@
 import subprocess
 from math import isnan
 
+import pytest
+
 from fedhca2.run_folder.result import origin, overall_gain, task_scores
 from fedhca2.tasks import TASKS
 
 
-def test_a_gain_over_nothing_is_not_known():
-    assert overall_gain({"a": {"sal": {"max_f": 1.0}}}, {"a": {"sal": {"max_f": 0.0}}}, TASKS) is None
-
-
-def test_a_client_that_was_evaluated_once_does_not_count():
-    ours = {"a": {"sal": {"max_f": 3.0}}, "b": {"sal": {"max_f": 9.0}}}
-    assert overall_gain(ours, {"a": {"sal": {"max_f": 2.0}}}, TASKS, {"a": "one", "b": "one"}) == 50
-
-
-def test_a_gain_is_positive_where_lower_is_better_and_the_score_fell():
-    (score,) = task_scores({"a": {"depth": {"rmse": 0.5}}}, {"a": {"depth": {"rmse": 1.0}}}, TASKS)
-    assert score.gain == 50
+@pytest.mark.parametrize(
+    ("ours", "theirs", "gain"),
+    [
+        ({"a": {"sal": {"max_f": 1.0}}}, {"a": {"sal": {"max_f": 0.0}}}, None),
+        ({"a": {"sal": {"max_f": 3.0}}, "b": {"sal": {"max_f": 9.0}}}, {"a": {"sal": {"max_f": 2.0}}}, 50),
+        ({"a": {"depth": {"rmse": 0.5}}}, {"a": {"depth": {"rmse": 1.0}}}, 50),  # lower is better
+    ],
+)
+def test_the_gain_is_that_of_clients_that_were_evaluated_both_times(ours, theirs, gain):
+    assert overall_gain(ours, theirs, TASKS, {"a": "one", "b": "one"}) == gain
 
 
 def test_a_client_without_a_baseline_keeps_its_score_but_has_no_gain():
     (score,) = task_scores({"a": {"sal": {"max_f": 3.0}}}, {"b": {"sal": {"max_f": 2.0}}}, TASKS)
-    assert score.ours.value == 3
-    assert isnan(score.gain)
+    assert (score.ours.value, isnan(score.gain)) == (3, True)
 
 
 def test_the_command_is_one_that_a_shell_takes(monkeypatch):

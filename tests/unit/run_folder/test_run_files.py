@@ -14,16 +14,11 @@ def test_a_folder_without_config_is_no_run(tmp_path):
         RunFiles.open(tmp_path)
 
 
-def test_an_unfinished_run_has_no_result(tmp_path):
-    assert made_run(tmp_path, finished=False).result is None
-
-
-def test_an_unfinished_run_knows_its_tasks(tmp_path):
-    assert made_run(tmp_path, finished=False).tasks == {
-        "road": ("semseg",),
-        "shop": ("sal",),
-        "home": ("semseg", "depth"),
-    }
+def test_an_unfinished_run_has_no_result_and_knows_its_tasks(tmp_path):
+    run = made_run(tmp_path, finished=False)
+    assert run.result is None
+    assert run.tasks == {"road": ("semseg",), "shop": ("sal",), "home": ("semseg", "depth")}
+    assert (run.short_name("road/semseg"), run.short_name("home/depth")) == ("road", "home/depth")
 
 
 def test_a_half_written_last_line_is_left_out(tmp_path):
@@ -48,19 +43,16 @@ def test_a_broken_result_is_an_error(tmp_path):
         _ = RunFiles.open(tmp_path).result
 
 
-def test_a_client_with_one_task_is_called_by_its_name(tmp_path):
-    run = made_run(tmp_path)
-    assert (run.short_name("road/semseg"), run.short_name("home/depth")) == ("road", "home/depth")
-
-
-def test_a_run_that_wrote_one_gain_has_both(tmp_path):
-    run = with_twin(made_run(tmp_path), delta_m=20.0)  # a mean over five pairs: +100 % once, and 0 % four times
-    assert (run.result.delta_m, run.result.delta_m_by_client) == (pytest.approx(5), 20)
-
-
-def test_a_run_that_wrote_both_gains_is_believed(tmp_path):
-    run = with_twin(made_run(tmp_path), delta_m=1.0, delta_m_by_client=2.0)
-    assert (run.result.delta_m, run.result.delta_m_by_client) == (1, 2)
+@pytest.mark.parametrize(
+    ("gains", "found"),
+    [
+        ({"delta_m": 20.0}, (pytest.approx(5), 20)),  # a mean over five pairs: +100 % once, and 0 % four times
+        ({"delta_m": 1.0, "delta_m_by_client": 2.0}, (1, 2)),
+    ],
+)
+def test_a_run_that_wrote_one_gain_has_both_and_one_that_wrote_both_is_believed(tmp_path, gains, found):
+    run = with_twin(made_run(tmp_path), **gains)
+    assert (run.result.delta_m, run.result.delta_m_by_client) == found
 
 
 def test_clients_of_a_kind_have_the_same_data_and_tasks(tmp_path):
@@ -69,21 +61,14 @@ def test_clients_of_a_kind_have_the_same_data_and_tasks(tmp_path):
 
 
 def test_without_events_the_config_says_whose_data_is_whose(tmp_path):
-    run = made_run(tmp_path)
+    run, home = made_run(tmp_path), {"name": "home", "data": "indoor", "tasks": ["depth"]}
     run.events_file.unlink()
-    run.config["clients"] = [
-        {"data": "outdoor", "split": ["semseg", "sal"]},
-        {"name": "home", "data": "indoor", "tasks": ["depth"]},
-    ]
+    run.config["clients"] = [{"data": "outdoor", "split": ["semseg", "sal"]}, home]
     assert [run.dataset(client) for client in ("outdoor-sal", "home", "unknown")] == ["outdoor", "indoor", "unknown"]
-
-
-def test_without_events_a_damaged_list_of_clients_is_named(tmp_path):
-    run = made_run(tmp_path)
-    run.events_file.unlink()
-    run.config["clients"] = [{"data": 3}]
+    damaged = RunFiles(tmp_path)
+    damaged.config["clients"] = [{"data": 3}]
     with pytest.raises(UserError, match=r"config.yaml: clients"):
-        run.dataset("home")
+        damaged.dataset("home")
 
 
 def test_a_run_without_profiles_did_not_fail(tmp_path):

@@ -74,29 +74,16 @@ def test_writers_of_one_path_do_not_meet(tmp_path):
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("page", "one")]
 
 
-def test_what_a_killed_process_left_goes_when_the_run_goes_on(run):
-    left = [run / ".result.json.0a1b2c3d.new", run / "models" / ".home.safetensors.0a1b2c3d.new"]
+def test_what_a_run_that_goes_on_does_not_need_goes(run):
+    """Leftovers of a killed process, matrices of rounds after the checkpoint, and at the end states of clients."""
+    matrices = [run / "matrices" / f"round-{round:06d}-0.npz" for round in range(3)]
+    left = [run / ".result.json.0a1b2c3d.new", run / "models" / ".home.safetensors.0a1b2c3d.new", *matrices]
+    (run / "matrices").mkdir()
     for file in left:
         file.touch()
     folder = RunFolder.open(run)
     folder.rewind(small())
-    folder.close()
-    assert not any(file.exists() for file in left)
-
-
-def test_no_state_of_a_client_outlasts_its_run(run):
-    folder = RunFolder.open(run)
-    folder.rewind(small())
     (private_folder(folder.states) / "home.safetensors").touch()
     folder.close()
+    assert [file for file in left if file.exists()] == matrices[:1]
     assert not folder.states.exists()
-
-
-def test_matrices_of_rounds_after_the_checkpoint_are_dropped(run):
-    (run / "matrices").mkdir()
-    for round in range(3):
-        (run / "matrices" / f"round-{round:06d}-0.npz").touch()
-    folder = RunFolder.open(run)
-    folder.rewind(small())
-    folder.close()
-    assert [file.name for file in (run / "matrices").iterdir()] == ["round-000000-0.npz"]

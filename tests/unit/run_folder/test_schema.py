@@ -76,11 +76,21 @@ def changed(folder):
         (folder / file).write_text(text)
 
 
+@pytest.fixture
+def logged(folder, changed):
+    """Opens the run with diagnostics, and another value in the first event of a kind."""
+
+    def change(kind, key, value):
+        events = [*map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()), *map(dict, MEASURED)]
+        next(event for event in events if event["event"] == kind)[key] = value
+        return changed("metrics.jsonl", "".join(json.dumps(event) + "\n" for event in events))
+
+    return change
+
+
 @pytest.mark.parametrize(("kind", "key", "value"), EVENTS)
-def test_a_malformed_event_is_refused_in_one_line(folder, changed, kind, key, value):
-    events = [*map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()), *map(dict, MEASURED)]
-    next(event for event in events if event["event"] == kind)[key] = value
-    run = changed("metrics.jsonl", "".join(json.dumps(event) + "\n" for event in events))
+def test_a_malformed_event_is_refused_in_one_line(logged, kind, key, value):
+    run = logged(kind, key, value)
     with pytest.raises(UserError, match=r"metrics\.jsonl") as found:
         single_sections(run)
     assert "\n" not in str(found.value)
@@ -98,17 +108,15 @@ def test_what_a_newer_version_adds_is_left_alone(folder, changed):
     assert changed("metrics.jsonl", text).of("news") == [{"event": "news", "of": ["anything"]}]
 
 
-@pytest.mark.parametrize("missing", ["before", "after"])
-def test_an_effect_that_is_not_finite_is_no_fault(folder, changed, missing):
-    events = [MEASURED[0] | {missing: None}, MEASURED[1]]
-    text = (folder / "metrics.jsonl").read_text() + "".join(json.dumps(event) + "\n" for event in events)
-    assert single_sections(changed("metrics.jsonl", text))
+HOLED = [[None if i == 1 else 1.0 for i in range(3)] for _ in range(3)]
 
 
-def test_numbers_that_are_not_finite_are_no_fault(folder, changed):
-    events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    next(event for event in events if event["event"] == "aggregation")["products"][0][1] = None
-    assert single_sections(changed("metrics.jsonl", "".join(json.dumps(event) + "\n" for event in events)))
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [("effect", "before", None), ("effect", "after", None), ("aggregation", "products", HOLED)],
+)
+def test_numbers_that_are_not_finite_are_no_fault(logged, kind, key, value):
+    assert single_sections(logged(kind, key, value))
 
 
 def test_endless_rounds_are_refused(folder, changed):
@@ -117,9 +125,10 @@ def test_endless_rounds_are_refused(folder, changed):
         single_sections(changed("config.yaml", text))
 
 
-@pytest.mark.parametrize(
-    "image", [np.zeros((2, 3, 4), np.uint8), np.zeros((2, 3, 4, 4)), np.zeros((0, 3, 4, 4), np.uint8)]
-)
+IMAGES = [np.zeros((2, 3, 4), np.uint8), np.zeros((2, 3, 4, 4)), np.zeros((0, 3, 4, 4), np.uint8)]
+
+
+@pytest.mark.parametrize("image", IMAGES)
 def test_samples_that_are_no_images_are_refused(tmp_path, image):
     run = made_run(tmp_path)
     np.savez(tmp_path / "samples" / "road.npz", image=image)
@@ -127,16 +136,11 @@ def test_samples_that_are_no_images_are_refused(tmp_path, image):
         run.samples("road")
 
 
-def test_a_client_s_name_is_no_path(tmp_path):
+def test_a_client_without_images_has_no_samples_and_its_name_is_no_path(tmp_path):
     run = made_run(tmp_path / "run")
     np.savez(tmp_path / "secret.npz", image=np.zeros((1, 3, 4, 4), np.uint8))
-    assert run.samples("../../secret") == {}
-
-
-def test_a_client_without_images_has_no_samples(tmp_path):
-    run = made_run(tmp_path)
-    np.savez(tmp_path / "samples" / "road.npz")
-    assert run.samples("road") == {}
+    np.savez(run.samples_file("road"))
+    assert run.samples("../../secret") == run.samples("road") == {}
 
 
 def test_samples_that_would_take_gigabytes_are_refused_before_they_do(tmp_path):

@@ -13,13 +13,8 @@ from fedhca2.run_folder.schema import facts_of, task_from
 from fedhca2.tasks import TASKS
 from made_run import made_run
 
-FACTS = {
-    "title": "Flock",
-    "unit": "sheep",
-    "output": "map",
-    "counts_in_delta_m": True,
-    "metrics": {"rmse": False, "share": True},
-}
+METRICS = {"rmse": False, "share": True}
+FACTS = {"title": "Flock", "unit": "sheep", "output": "map", "counts_in_delta_m": True, "metrics": METRICS}
 
 
 @pytest.fixture
@@ -46,14 +41,11 @@ def test_a_task_is_known_by_its_facts(name):
     assert facts_of(task_from(name, json.loads(json.dumps(facts)))) == facts
 
 
-def test_scores_are_read_without_the_code(run):
+def test_scores_are_read_and_drawn_without_the_code(run):
     files = run({"flock": FACTS})
     main = headline(files.task_set["flock"], files.outcome.clients["home"]["flock"])
     assert (main.metric, main.higher_is_better, files.task_set["flock"].title) == ("rmse", False, "Flock")
-
-
-def test_a_page_is_drawn_without_the_code(run):
-    assert "Flock" in str(single_sections(run({"flock": FACTS})))
+    assert "Flock" in str(single_sections(files))
 
 
 def test_without_facts_the_code_is_needed(run):
@@ -62,14 +54,7 @@ def test_without_facts_the_code_is_needed(run):
 
 
 @pytest.mark.parametrize(
-    "facts",
-    [
-        [],
-        {"flock": 1},
-        {"flock": FACTS | {"metrics": {}}},
-        {"flock": FACTS | {"unit": 3}},
-        {"flock": FACTS | {"output": "x"}},
-    ],
+    "facts", [[], *({"flock": FACTS | bad} for bad in ({"metrics": {}}, {"unit": 3}, {"output": "x"}))]
 )
 def test_damaged_facts_are_one_line(run, facts):
     with pytest.raises(UserError, match=r"tasks\.json") as error:
