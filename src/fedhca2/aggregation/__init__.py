@@ -1,6 +1,6 @@
 """Aggregation: inner products of rows in, weights out, or columns in, columns out. It knows no models and no tasks."""
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Combined, Measure, Member, Mixing
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Combined, Mixing
 from fedhca2.aggregation.answers import is_shared, mixed_rows, mixing_of, renewed_rows, try_aggregator
 from fedhca2.aggregation.combining import Combiner, EmrMerging, SignAgreement, TiesMerging, TrimmedMean
 from fedhca2.aggregation.common_update import CommonUpdate, Extrapolated, Robust
@@ -27,11 +27,10 @@ from fedhca2.aggregation.means import (
     StepMean,
     Stock,
     Voting,
-    attentive_weights,
     clusters_of,
     voting_weights,
 )
-from fedhca2.aggregation.rows import MappedRow, Rows
+from fedhca2.aggregation.rows import MappedRow, Measure, Member, Rows
 from fedhca2.aggregation.solver import relative_gap
 from fedhca2.aggregation.weightings import Weighted
 
@@ -69,7 +68,6 @@ __all__ = [
     "Weighted",
     "Weights",
     "attention",
-    "attentive_weights",
     "clusters_of",
     "conflict_averse",
     "conflict_averse_mixing",

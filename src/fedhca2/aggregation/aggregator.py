@@ -3,37 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedhca2.aggregation.rows import Measure, Member, Rows
 from fedhca2.config import Config
 from fedhca2.messages import Base, Kind
 from fedhca2.params import Layout
-
-if TYPE_CHECKING:
-    from fedhca2.aggregation.rows import Rows
-
-# Which inner products a mixing needs: none, of the rows, or of the rows minus the first of them (which keeps all
-# digits of the differences between parameters that are close together).
-Measure = Literal["nothing", "rows", "differences"]
-
-
-@dataclass(frozen=True)
-class Member:
-    """The owner of a row. Members of one group have the same data set and the same task or tasks.
-
-    `steps` is how many it took in this round. `kept` is the number the aggregator kept for this member
-    (`Mixing.keeps`) when it last took part.
-    """
-
-    name: str
-    group: str
-    samples: int = 1
-    steps: int = 1
-    kept: float | None = None
 
 
 @dataclass(frozen=True)
@@ -170,7 +149,7 @@ class Aggregator(Config, ABC):
         """Initial values of a member's learned weights: one for the row, one per layer, or none."""
         return ()
 
-    def products(self, rows: "Rows", round: int) -> Tensor:
+    def products(self, rows: Rows, round: int) -> Tensor:
         """What its mixing needs to know of this round's rows: inner products, or whatever else it measures."""
         return rows.products(self.measure, self.whole)
 

@@ -5,106 +5,86 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fedhca2 import aggregation, objectives
-from fedhca2.aggregation import (
-    Aggregator,
-    Attentive,
-    Clustered,
-    ConflictAverse,
-    CrossAttention,
-    EmrMerging,
-    Extrapolated,
-    Graph,
-    GroupMean,
-    HyperWeights,
-    Mean,
-    Pull,
-    Robust,
-    ServerAdam,
-    ServerMomentum,
-    SignAgreement,
-    StepMean,
-    Stock,
-    TiesMerging,
-    TrimmedMean,
-    Voting,
-    Weighted,
-)
+from fedhca2 import aggregation as agg
+from fedhca2 import objectives as obj
 from fedhca2.config import Config, suggest
 from fedhca2.errors import list_faults
 from fedhca2.imports import FORMS, is_import_path, load
 from fedhca2.methods.method import Method
-from fedhca2.objectives import (
-    Attracted,
-    ControlVariate,
-    Dynamic,
-    Frozen,
-    HeadsFirst,
-    Longer,
-    Objective,
-    PersonalCopy,
-    Pooled,
-    Proximal,
-)
 
 METHODS: dict[str, Method] = {
     "local": Method(reference="every client on its own"),
-    "alone_longer": Method(local=Longer(), reference="every client on its own, with the steps of all"),
-    "pooled": Method(local=Pooled(), reference="the ceiling: docs/methods.md"),
-    "fedavg": Method(encoder=Mean(), decoder=Mean(), reference="McMahan et al., AISTATS 2017"),
-    "fedprox": Method(encoder=Mean(), decoder=Mean(), local=Proximal(), reference="Li et al., MLSys 2020"),
-    "fedper": Method(encoder=Mean(), reference="Arivazhagan et al., arXiv:1912.00818"),
-    "fedrep": Method(encoder=Mean(), local=HeadsFirst(), reference="Collins et al., ICML 2021"),
-    "ditto": Method(encoder=Mean(), decoder=Mean(), local=PersonalCopy(), reference="Li et al., ICML 2021"),
-    "fedamp": Method(encoder=Attentive(), decoder=Attentive(), local=Attracted(), reference="Huang et al., AAAI 2021"),
-    "fedbabu": Method(encoder=Mean(), local=Frozen(), reference="Oh et al., ICLR 2022"),
-    "fedsta": Method(encoder=Mean(), reference="Park et al., NeurIPS 2021"),
-    "matfl": Method(encoder=Clustered(), reference="Cai et al., CVPRW 2023, released code"),
-    "matfl_voting": Method(encoder=Voting(), reference="Cai et al., CVPRW 2023"),
-    "single_task_fl": Method(encoder=GroupMean(), decoder=GroupMean(), reference="baseline of Cai et al., CVPRW 2023"),
-    "fedpull": Method(encoder=Pull(), decoder=GroupMean(), reference="ours: docs/methods.md"),
-    "fedhca2": Method(encoder=ConflictAverse(), decoder=CrossAttention(), reference="Lu et al., CVPR 2024"),
+    "alone_longer": Method(local=obj.Longer(), reference="every client on its own, with the steps of all"),
+    "pooled": Method(local=obj.Pooled(), reference="the ceiling: docs/methods.md"),
+    "fedavg": Method(encoder=agg.Mean(), decoder=agg.Mean(), reference="McMahan et al., AISTATS 2017"),
+    "fedprox": Method(encoder=agg.Mean(), decoder=agg.Mean(), local=obj.Proximal(), reference="Li et al., MLSys 2020"),
+    "fedper": Method(encoder=agg.Mean(), reference="Arivazhagan et al., arXiv:1912.00818"),
+    "fedrep": Method(encoder=agg.Mean(), local=obj.HeadsFirst(), reference="Collins et al., ICML 2021"),
+    "ditto": Method(encoder=agg.Mean(), decoder=agg.Mean(), local=obj.PersonalCopy(), reference="Li et al., ICML 2021"),
+    "fedamp": Method(
+        encoder=agg.Attentive(), decoder=agg.Attentive(), local=obj.Attracted(), reference="Huang et al., AAAI 2021"
+    ),
+    "fedbabu": Method(encoder=agg.Mean(), local=obj.Frozen(), reference="Oh et al., ICLR 2022"),
+    "fedsta": Method(encoder=agg.Mean(), reference="Park et al., NeurIPS 2021"),
+    "matfl": Method(encoder=agg.Clustered(), reference="Cai et al., CVPRW 2023, released code"),
+    "matfl_voting": Method(encoder=agg.Voting(), reference="Cai et al., CVPRW 2023"),
+    "single_task_fl": Method(
+        encoder=agg.GroupMean(), decoder=agg.GroupMean(), reference="baseline of Cai et al., CVPRW 2023"
+    ),
+    "fedpull": Method(encoder=agg.Pull(), decoder=agg.GroupMean(), reference="ours: docs/methods.md"),
+    "fedhca2": Method(encoder=agg.ConflictAverse(), decoder=agg.CrossAttention(), reference="Lu et al., CVPR 2024"),
     "colnet": Method(
-        encoder=ConflictAverse(alpha=1, groups=True, across="groups"),
-        weights=HyperWeights(learn=False),
+        encoder=agg.ConflictAverse(alpha=1, groups=True, across="groups"),
+        weights=agg.HyperWeights(learn=False),
         reference="Feng et al., arXiv:2501.10347",
     ),
-    "cagrad": Method(encoder=ConflictAverse(alpha=None), reference="Liu et al., NeurIPS 2021"),
-    "mgda": Method(encoder=Weighted(weighting="mgda"), reference="Désidéri, C. R. Math. 350, 2012"),
-    "pcgrad": Method(encoder=Weighted(weighting="pcgrad"), reference="Yu et al., NeurIPS 2020"),
-    "upgrad": Method(encoder=Weighted(weighting="upgrad"), reference="Quinton and Rey, arXiv:2406.16232"),
-    "dualproj": Method(encoder=Weighted(weighting="dualproj"), reference="Lopez-Paz and Ranzato, NeurIPS 2017"),
-    "imtl_g": Method(encoder=Weighted(weighting="imtl_g"), reference="Liu et al., ICLR 2021"),
-    "aligned_mtl": Method(encoder=Weighted(weighting="aligned_mtl"), reference="Senushkin et al., CVPR 2023"),
-    "nash_mtl": Method(encoder=Weighted(weighting="nash_mtl"), reference="Navon et al., ICML 2022"),
-    "fairgrad": Method(encoder=Weighted(weighting="fairgrad"), reference="Ban and Ji, ICML 2024"),
+    "cagrad": Method(encoder=agg.ConflictAverse(alpha=None), reference="Liu et al., NeurIPS 2021"),
+    "mgda": Method(encoder=agg.Weighted(weighting="mgda"), reference="Désidéri, C. R. Math. 350, 2012"),
+    "pcgrad": Method(encoder=agg.Weighted(weighting="pcgrad"), reference="Yu et al., NeurIPS 2020"),
+    "upgrad": Method(encoder=agg.Weighted(weighting="upgrad"), reference="Quinton and Rey, arXiv:2406.16232"),
+    "dualproj": Method(encoder=agg.Weighted(weighting="dualproj"), reference="Lopez-Paz and Ranzato, NeurIPS 2017"),
+    "imtl_g": Method(encoder=agg.Weighted(weighting="imtl_g"), reference="Liu et al., ICLR 2021"),
+    "aligned_mtl": Method(encoder=agg.Weighted(weighting="aligned_mtl"), reference="Senushkin et al., CVPR 2023"),
+    "nash_mtl": Method(encoder=agg.Weighted(weighting="nash_mtl"), reference="Navon et al., ICML 2022"),
+    "fairgrad": Method(encoder=agg.Weighted(weighting="fairgrad"), reference="Ban and Ji, ICML 2024"),
     "fedavg_ft": Method(
-        encoder=Mean(), decoder=Mean(), local=Objective(final_epochs=5), reference="Cheng et al., arXiv:2108.07313"
+        encoder=agg.Mean(),
+        decoder=agg.Mean(),
+        local=obj.Objective(final_epochs=5),
+        reference="Cheng et al., arXiv:2108.07313",
     ),
-    "fedper_ft": Method(encoder=Mean(), local=Objective(final_epochs=5), reference="Cheng et al., arXiv:2108.07313"),
-    "fedbn": Method(encoder=Mean(), decoder=Mean(), norms="local", reference="Li et al., ICLR 2021"),
-    "fednova": Method(encoder=StepMean(), reference="Wang et al., NeurIPS 2020"),
-    "fedexp": Method(encoder=Extrapolated(), reference="Jhunjhunwala et al., ICLR 2023"),
-    "model_stock": Method(encoder=Stock(), reference="Jang et al., ECCV 2024"),
-    "pfedgraph": Method(encoder=Graph(), decoder=Graph(), local=Proximal(), reference="Ye et al., ICML 2023"),
-    "scaffold": Method(encoder=StepMean(), local=ControlVariate(), reference="Karimireddy et al., ICML 2020"),
-    "feddyn": Method(encoder=Weighted(), local=Dynamic(), reference="Acar et al., ICLR 2021"),
-    "krum": Method(encoder=Robust(rule="krum"), reference="Blanchard et al., NeurIPS 2017"),
-    "multi_krum": Method(encoder=Robust(rule="krum", chosen=None), reference="Blanchard et al., NeurIPS 2017"),
-    "geometric_median": Method(encoder=Robust(), reference="Pillutla et al., IEEE TSP 70, 2022"),
-    "norm_clipping": Method(encoder=Robust(rule="clipped_mean"), reference="Sun et al., arXiv:1911.07963"),
-    "coordinate_median": Method(encoder=TrimmedMean(hostile=None), reference="Yin et al., ICML 2018"),
-    "trimmed_mean": Method(encoder=TrimmedMean(), reference="Yin et al., ICML 2018"),
-    "ties": Method(encoder=TiesMerging(), reference="Yadav et al., NeurIPS 2023"),
-    "emr": Method(encoder=EmrMerging(), reference="Huang et al., NeurIPS 2024"),
-    "sign_agreement": Method(encoder=SignAgreement(), reference="Parascandolo et al., ICLR 2021"),
-    "fedavgm": Method(encoder=ServerMomentum(), decoder=ServerMomentum(), reference="Hsu et al., arXiv:1909.06335"),
-    "fedadam": Method(encoder=ServerAdam(), decoder=ServerAdam(), reference="Reddi et al., ICLR 2021"),
+    "fedper_ft": Method(
+        encoder=agg.Mean(), local=obj.Objective(final_epochs=5), reference="Cheng et al., arXiv:2108.07313"
+    ),
+    "fedbn": Method(encoder=agg.Mean(), decoder=agg.Mean(), norms="local", reference="Li et al., ICLR 2021"),
+    "fednova": Method(encoder=agg.StepMean(), reference="Wang et al., NeurIPS 2020"),
+    "fedexp": Method(encoder=agg.Extrapolated(), reference="Jhunjhunwala et al., ICLR 2023"),
+    "model_stock": Method(encoder=agg.Stock(), reference="Jang et al., ECCV 2024"),
+    "pfedgraph": Method(
+        encoder=agg.Graph(), decoder=agg.Graph(), local=obj.Proximal(), reference="Ye et al., ICML 2023"
+    ),
+    "scaffold": Method(encoder=agg.StepMean(), local=obj.ControlVariate(), reference="Karimireddy et al., ICML 2020"),
+    "feddyn": Method(encoder=agg.Weighted(), local=obj.Dynamic(), reference="Acar et al., ICLR 2021"),
+    "krum": Method(encoder=agg.Robust(rule="krum"), reference="Blanchard et al., NeurIPS 2017"),
+    "multi_krum": Method(encoder=agg.Robust(rule="krum", chosen=None), reference="Blanchard et al., NeurIPS 2017"),
+    "geometric_median": Method(encoder=agg.Robust(), reference="Pillutla et al., IEEE TSP 70, 2022"),
+    "norm_clipping": Method(encoder=agg.Robust(rule="clipped_mean"), reference="Sun et al., arXiv:1911.07963"),
+    "coordinate_median": Method(encoder=agg.TrimmedMean(hostile=None), reference="Yin et al., ICML 2018"),
+    "trimmed_mean": Method(encoder=agg.TrimmedMean(), reference="Yin et al., ICML 2018"),
+    "ties": Method(encoder=agg.TiesMerging(), reference="Yadav et al., NeurIPS 2023"),
+    "emr": Method(encoder=agg.EmrMerging(), reference="Huang et al., NeurIPS 2024"),
+    "sign_agreement": Method(encoder=agg.SignAgreement(), reference="Parascandolo et al., ICLR 2021"),
+    "fedavgm": Method(
+        encoder=agg.ServerMomentum(), decoder=agg.ServerMomentum(), reference="Hsu et al., arXiv:1909.06335"
+    ),
+    "fedadam": Method(encoder=agg.ServerAdam(), decoder=agg.ServerAdam(), reference="Reddi et al., ICLR 2021"),
     "fedyogi": Method(
-        encoder=ServerAdam(rule="yogi"), decoder=ServerAdam(rule="yogi"), reference="Reddi et al., ICLR 2021"
+        encoder=agg.ServerAdam(rule="yogi"), decoder=agg.ServerAdam(rule="yogi"), reference="Reddi et al., ICLR 2021"
     ),
     "fedadagrad": Method(
-        encoder=ServerAdam(rule="adagrad"), decoder=ServerAdam(rule="adagrad"), reference="Reddi et al., ICLR 2021"
+        encoder=agg.ServerAdam(rule="adagrad"),
+        decoder=agg.ServerAdam(rule="adagrad"),
+        reference="Reddi et al., ICLR 2021",
     ),
 }
 
@@ -145,9 +125,8 @@ def components_of(method: Method) -> dict[str, Config]:
     >>> list(components_of(METHODS["fedprox"]))
     ['encoder', 'decoder', 'local']
     """
-    parts: dict[str, Aggregator | None] = {key: getattr(method, key) for key in AGGREGATED}
-    shared: dict[str, Config] = {key: part for key, part in parts.items() if part}
-    learning = any(part.learns for part in parts.values() if part)
+    shared: dict[str, Config] = {key: part for key in AGGREGATED if (part := getattr(method, key))}
+    learning = any(aggregator.learns for aggregator in method.all_aggregators.values())
     return {**shared, "local": method.local} | ({"weights": method.weights} if learning else {})
 
 
@@ -212,7 +191,7 @@ def kinds_of(component: str) -> dict[str, type[Config]]:
     >>> sorted(kinds_of("local"))[:3]
     ['attracted', 'control_variate', 'dynamic']
     """
-    module, base = (aggregation, Aggregator) if component in AGGREGATED else (objectives, Objective)
+    module, base = (agg, agg.Aggregator) if component in AGGREGATED else (obj, obj.Objective)
     classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base)]
     return {each.model_fields["kind"].default: each for each in classes if each.model_fields["kind"].default}
 

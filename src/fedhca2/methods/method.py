@@ -43,27 +43,15 @@ class Method(Config):
     rounds: Annotated[int | None, Field(ge=1, exclude=True, description="rounds of the run, if known")] = None
 
     @model_validator(mode="after")
-    def _statistics_belong_to_parameters(self) -> "Method":
+    def _parts_fit_together(self) -> "Method":
         if not self.local.replaces and self.batch_norm != "local":
             raise ValueError(
                 f"batch_norm: expected 'local', since clients keep their own parameters, got {self.batch_norm!r}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _layers_that_stay_keep_their_statistics(self) -> "Method":
         if self.norms == "local" and self.batch_norm == "average":
             raise ValueError("batch_norm: expected 'local' or 'recalibrate', since norms stay local, got 'average'")
-        return self
-
-    @model_validator(mode="after")
-    def _what_is_kept_follows_updates(self) -> "Method":
         if self.local.keeps and any(aggregator.sends != "updates" for aggregator in self.all_aggregators.values()):
             raise ValueError(f"local: {self.local.kind}: expected aggregators of updates, got one of parameters")
-        return self
-
-    @model_validator(mode="after")
-    def _heads_that_train_first_stay(self) -> "Method":
         if isinstance(self.local, HeadsFirst) and (self.decoder or self.head):
             raise ValueError("decoder and head: expected null, since they train before the encoder, got an aggregator")
         return self

@@ -14,7 +14,6 @@ from fedhca2.aggregation import (
     Pull,
     Rows,
     Voting,
-    attentive_weights,
     clusters_of,
     conflict_averse,
     cross_attention,
@@ -105,10 +104,16 @@ def test_a_low_temperature_attends_to_itself(data):
     assert_close(cross_attention(torch.stack(data), "cosine", temperature=1e-3), torch.stack(data))
 
 
+def attentive(models, **settings):
+    """FedAMP's weights of these models."""
+    members = [Member("", "")] * len(models)
+    return Attentive(**settings).mixing((models @ models.T)[None], members, LAYOUT).blends[0].weights
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 100.0])
 def test_fedamp_is_a_convex_mixture(spread, rng):
     models = 1 + spread * torch.randn(5, 3, generator=rng, dtype=torch.float64)
-    weights = attentive_weights(models @ models.T)
+    weights = attentive(models)
     assert (weights >= 0).all()
     assert_close(weights.sum(dim=1), torch.ones(5, dtype=torch.float64))
 
@@ -117,7 +122,7 @@ def test_fedamp_of_two_models_is_the_formula():
     models = torch.tensor([[0.0], [0.8]])
     xi = np.exp(-0.64 / 0.5) * 0.3 / 0.5
     expected = torch.tensor([[1 - xi, xi], [xi, 1 - xi]])
-    assert_close(attentive_weights(models @ models.T, alpha=0.3, sigma=0.5), expected, check_dtype=False)
+    assert_close(attentive(models, alpha=0.3, sigma=0.5), expected, check_dtype=False)
 
 
 def test_fedamp_leaves_far_models_alone(data):

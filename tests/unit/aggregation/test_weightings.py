@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchjd.linalg import QuadprogProjector
 
 from fedhca2.aggregation import ConflictAverse, Weighted
-from fedhca2.aggregation.aggregator import Member
+from fedhca2.aggregation.rows import Member
 from fedhca2.aggregation.weightings import WEIGHTINGS, fairgrad, mgda, pcgrad
 from fedhca2.params import Layout
 
