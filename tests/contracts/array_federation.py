@@ -9,6 +9,7 @@ from array_client import ArrayClient
 from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server
 from fedhca2.messages import Profile
+from fedhca2.methods import METHODS
 from fedhca2.params import Layout, Slot
 
 LAYOUTS = {
@@ -25,22 +26,13 @@ ENCODERS = {
 }
 TASKS = {"outdoor": ("semseg", "sal", "edge"), "indoor": ("semseg", "depth")}
 
-# The parts that each method shares.
+# The parts that each method shares: most share encoders alone.
+WITH_DECODERS = ("fedavg", "fedprox", "ditto", "fedamp", "single_task_fl", "fedpull", "fedhca2", "fedavg_ft", "fedbn")
+WITH_DECODERS += ("pfedgraph", "fedavgm", "fedadam", "fedyogi", "fedadagrad")
 SHARED = {
-    "local": set(),
-    "alone_longer": set(),
-    "pooled": set(),
-    **{key: {"encoder"} for key in ("fedper", "fedrep", "fedbabu", "fedsta", "matfl", "matfl_voting", "colnet")},
-    **{key: {"encoder"} for key in ("cagrad", "mgda", "pcgrad", "upgrad", "dualproj", "imtl_g", "aligned_mtl")},
-    **{key: {"encoder"} for key in ("fedper_ft", "fednova", "fedexp", "model_stock", "scaffold", "feddyn")},
-    **{key: {"encoder", "decoder"} for key in ("fedavg_ft", "fedbn", "pfedgraph")},
-    **{key: {"encoder"} for key in ("nash_mtl", "fairgrad", "krum", "multi_krum", "geometric_median", "norm_clipping")},
-    **{key: {"encoder"} for key in ("coordinate_median", "trimmed_mean", "ties", "emr", "sign_agreement")},
-    **{key: {"encoder", "decoder"} for key in ("fedavgm", "fedadam", "fedyogi", "fedadagrad")},
-    **{
-        key: {"encoder", "decoder"}
-        for key in ("fedavg", "fedprox", "ditto", "fedamp", "single_task_fl", "fedpull", "fedhca2")
-    },
+    **{name: {"encoder"} for name in METHODS},
+    **{name: {"encoder", "decoder"} for name in WITH_DECODERS},
+    **{name: set() for name in ("local", "alone_longer", "pooled")},
 }
 
 

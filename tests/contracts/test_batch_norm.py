@@ -21,8 +21,9 @@ def norms(turn, moment):
     return {slot: row for slot, row in getattr(turn, moment).items() if slot.part == "decoder_norms"}
 
 
-def test_local_statistics_stay_as_they_were():
-    for turns in federated("fedavg").turns.values():
+@pytest.mark.parametrize(("name", "policy"), [("fedavg", "local"), ("fedper", "local"), ("fedper", "average")])
+def test_statistics_stay_as_they_were_if_they_are_local_or_of_a_part_that_is_not_shared(name, policy):
+    for turns in federated(name, batch_norm=policy).turns.values():
         assert all(torch.equal(row, turns[1].before[slot]) for slot, row in norms(turns[1], "received").items())
 
 
@@ -33,12 +34,6 @@ def test_averaged_statistics_are_the_mean_of_all_decoders():
     for turns in fleet.turns.values():
         for row in norms(turns[1], "received").values():
             assert_close(row, mean, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("policy", ["local", "average"])
-def test_statistics_of_a_part_that_is_not_shared_stay_local(policy):
-    for turns in federated("fedper", batch_norm=policy).turns.values():
-        assert all(torch.equal(row, turns[1].before[slot]) for slot, row in norms(turns[1], "received").items())
 
 
 def test_recalibrated_statistics_are_those_of_the_local_images():
@@ -54,13 +49,7 @@ def test_recalibrated_statistics_are_those_of_the_local_images():
     mean = torch.stack([features.mean(dim=(0, 2, 3)) for features in seen]).mean(dim=0)
     variance = torch.stack([features.transpose(0, 1).flatten(1).var(dim=1) for features in seen]).mean(dim=0)
     assert_close(turn.received[HOME_DEPTH], torch.cat([mean, variance]), rtol=1e-4, atol=1e-6)
-
-
-def test_recalibration_does_not_cross():
-    assert {slot.part for slot in federated("fedavg", batch_norm="recalibrate").turns["home"][1].order.deliveries} == {
-        "encoder",
-        "decoder",
-    }
+    assert {slot.part for slot in turn.order.deliveries} == {"encoder", "decoder"}
 
 
 def mixings_of(name):

@@ -10,10 +10,8 @@ from torch.testing import assert_close
 from fedhca2.clients.training import Learner, LocalTerms
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
-from fedhca2.tasks import TASKS
 
 PULLING = ("fedprox", "ditto", "fedamp")
-STRENGTH = {"fedprox": "mu", "ditto": "lam", "fedamp": "lam"}
 PULLED_PARTS = ("encoder", "decoder")
 ENCODER = Slot("encoder")
 
@@ -39,21 +37,6 @@ class Problem:
         learner.train_epoch([self.batch], 0.0, LocalTerms(pull=pull, pulled=pairs))
         return [parameter.grad.clone() for parameter in self.model.parameters()]
 
-    @torch.no_grad()
-    def loss(self, pull):
-        """The same loss, computed separately."""
-        outputs = deepcopy(self.model).train()(self.batch.image)
-        tasks = sum(
-            TASKS[task].weight * TASKS[task].loss(out, self.batch.labels[task]) for task, out in outputs.items()
-        )
-        pairs = zip(self.pulled, self.anchors, strict=True)
-        return float(tasks) + pull / 2 * sum(float((p.double() - a.double()).square().sum()) for p, a in pairs)
-
-    @torch.no_grad()
-    def move(self, directions, length):
-        for parameter, direction in zip(self.model.parameters(), directions, strict=True):
-            parameter.add_(direction, alpha=length)
-
 
 @pytest.fixture(scope="module")
 def problem():
@@ -69,39 +52,18 @@ def test_the_training_loop_adds_the_gradient_of_the_term(problem, name):
         assert_close(found, expected.get(id(parameter), torch.zeros_like(found)), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", PULLING)
-def test_the_whole_gradient_agrees_with_finite_differences(problem, name):
-    pull, step = METHODS[name].local.pull, 1e-3  # L1 losses have kinks: a step of 1e-2 crosses too many
-    gradients = problem.gradients(pull)
-    norm = torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt()
-    directions = [gradient / norm.float() for gradient in gradients]
-    problem.move(directions, step)
-    ahead = problem.loss(pull)
-    problem.move(directions, -2 * step)
-    behind = problem.loss(pull)
-    problem.move(directions, step)
-    assert (ahead - behind) / (2 * step) == pytest.approx(float(norm), rel=0.01)
-
-
-def distance(name, strength):
-    """How far an encoder is, at the end of its second round, from its anchor in that round."""
-    turn = federated(name, **{STRENGTH[name]: strength}).turns["home"][1]
-    anchor = turn.received[ENCODER]
-    if name == "fedamp":  # what was sent does not take the place of its own
-        anchor = sum(addend.row for addend in turn.order.deliveries[ENCODER].addends)
-    return float((turn.personal[ENCODER] - anchor).norm())
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PULLING)
+@pytest.mark.parametrize("name", [*PULLING, "feddyn"])
 def test_a_strong_pull_ends_nearer_to_the_anchor(name):
-    assert distance(name, 1e4) < 0.9 * distance(name, 0)
-
-
-@pytest.mark.parametrize(("name", "without"), [("fedprox", "fedavg"), ("ditto", "local"), ("fedamp", "local")])
-def test_the_term_of_the_catalogue_changes_the_result(name, without):
-    found, plain = (federated(each).turns["home"][-1].personal[ENCODER] for each in (name, without))
-    assert not torch.equal(found, plain)
+    setting = {"fedprox": "mu", "feddyn": "strength"}.get(name, "lam")
+    distances = []
+    for strength in (1e4, 1e-6):
+        turn = federated(name, **{setting: strength}).turns["home"][0 if name == "feddyn" else 1]
+        anchor = turn.received[ENCODER]
+        if name == "fedamp":  # what was sent does not take the place of its own
+            anchor = sum(addend.row for addend in turn.order.deliveries[ENCODER].addends)
+        distances.append(float((turn.personal[ENCODER] - anchor).norm()))
+    assert distances[0] < 0.9 * distances[1]
 
 
 def test_a_drift_is_subtracted_times_the_learning_rate(problem):
@@ -142,11 +104,3 @@ def test_feddyn_pulls_towards_the_received_model_without_the_client_s_own_update
     received = client.rows([ENCODER])[ENCODER]
     assert_close(client.exchange.anchors(client.shared.model)[ENCODER], received - own, rtol=1e-4, atol=1e-6)
     assert set(client.exchange.anchors(client.shared.model)) == {ENCODER}
-
-
-def test_a_strong_feddyn_ends_nearer_to_its_anchor():
-    def distance(alpha):
-        turn = federated("feddyn", strength=alpha).turns["home"][0]
-        return float((turn.after[ENCODER] - turn.received[ENCODER]).norm())
-
-    assert distance(1e4) < 0.9 * distance(1e-6)

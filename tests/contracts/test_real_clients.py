@@ -59,10 +59,6 @@ def test_unifying_rounds_make_decoders_and_heads_of_a_task_equal():
     assert apart == {"decoder_norms"}
 
 
-def test_fedsta_is_fedper_to_the_last_bit():
-    assert_identical(final(federated("fedsta")), final(federated("fedper")))
-
-
 @every_method
 def test_training_changes_all_that_is_not_frozen(name):
     trained = set(PARTS) - {"encoder_norms"} - METHODS[name].local.frozen  # the encoder has no running statistics
@@ -90,35 +86,28 @@ def test_what_fedbabu_freezes_stays_the_same_until_the_last_round():
             assert equal_slots(first, turn.after) == {"decoder", "decoder_norms", "head"}
 
 
-@every_method
-def test_only_methods_with_final_epochs_train_after_the_last_round(name):
-    tuned = set(PARTS) - {"encoder_norms"} if METHODS[name].local.final_epochs else set()
-    assert changed(turns_of(federated(name), ROUNDS), "received", "after") == tuned
+@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in MECHANISMS), ("fedhca2", {"final_epochs": 1})])
+def test_only_methods_with_final_epochs_train_after_the_last_round(name, settings):
+    tuned = set(PARTS) - {"encoder_norms"} if settings or METHODS[name].local.final_epochs else set()
+    assert changed(turns_of(federated(name, **settings), ROUNDS), "received", "after") == tuned
 
 
-def test_zero_weights_are_local_to_the_last_bit():
-    assert_identical(final(federated("fedhca2", alpha=0, beta=0, learn=False)), final(federated("local")))
-
-
-def test_no_mu_is_fedavg_to_the_last_bit():
-    assert_identical(final(federated("fedprox", mu=0)), final(federated("fedavg")))
-
-
-def test_no_lambda_makes_ditto_s_personal_model_local_to_the_last_bit():
-    assert_identical(final(federated("ditto", lam=0)), final(federated("local")))
-
-
-def test_ditto_s_shared_copy_is_fedavg_to_the_last_bit():
-    assert_identical(final(federated("ditto"), "after"), final(federated("fedavg"), "after"))
-
-
-def test_no_lambda_makes_fedamp_local_to_the_last_bit():
-    assert_identical(final(federated("fedamp", lam=0)), final(federated("local")))
-
-
-def test_any_method_can_train_after_the_last_round():
-    tuned = changed(turns_of(federated("fedhca2", final_epochs=1), ROUNDS), "received", "after")
-    assert tuned == set(PARTS) - {"encoder_norms"}
+@pytest.mark.parametrize(
+    ("name", "settings", "kind", "other"),
+    [
+        ("fedsta", {}, "personal", "fedper"),
+        ("fedhca2", {"alpha": 0, "beta": 0, "learn": False}, "personal", "local"),
+        ("fedprox", {"mu": 0}, "personal", "fedavg"),
+        ("fedamp", {"lam": 0}, "personal", "local"),
+        ("ditto", {"lam": 0}, "personal", "local"),
+        ("ditto", {}, "after", "fedavg"),
+    ],
+)
+def test_with_these_settings_a_model_is_that_of_another_method_to_the_last_bit(name, settings, kind, other):
+    found, expected = federated(name, **settings), federated(other)
+    assert_identical(final(found, kind), final(expected, kind))
+    scores = [[turn.reply.metrics for turn in turns_of(each, ROUNDS)] for each in (found, expected)]
+    assert (scores[0] == scores[1]) == (kind == "personal")  # scores are those of the personal model
 
 
 @pytest.mark.parametrize("name", ["fednova", "fedexp"])
@@ -142,13 +131,6 @@ def test_fedbn_sends_no_normalisation_layer_and_keeps_its_own():
         trained = dict(fleet.clients[client].personal.model.named_parameters())
         first = dict(clients_of("fedbn")[list(fleet.turns).index(client)].personal.model.named_parameters())
         assert any(not torch.equal(trained[name], first[name]) for name in norms)
-
-
-def test_scores_are_those_of_the_personal_model():
-    found, local = federated("ditto", lam=0), federated("local")
-    assert [turn.reply.metrics for turn in turns_of(found, ROUNDS)] == [
-        turn.reply.metrics for turn in turns_of(local, ROUNDS)
-    ]
 
 
 @pytest.mark.slow
@@ -178,15 +160,12 @@ def size_of(message):
 
 
 @every_method
-def test_an_order_holds_exactly_the_bytes_that_it_says(name):
-    orders = [turn.order for turns in federated(name).turns.values() for turn in turns]
-    assert [order.nbytes for order in orders] == [size_of(order) for order in orders]
-
-
-@every_method
-def test_a_reply_holds_exactly_the_bytes_that_it_says(name):
-    replies = [turn.reply for turns in federated(name).turns.values() for turn in turns]
-    assert [reply.nbytes for reply in replies] == [size_of(reply) - size_of(reply.seconds) for reply in replies]
+def test_messages_hold_exactly_the_bytes_that_they_say(name):
+    turns = [turn for turns in federated(name).turns.values() for turn in turns]
+    assert [turn.order.nbytes for turn in turns] == [size_of(turn.order) for turn in turns]
+    assert [turn.reply.nbytes for turn in turns] == [
+        size_of(turn.reply) - size_of(turn.reply.seconds) for turn in turns
+    ]
 
 
 @every_method
@@ -201,13 +180,9 @@ def test_nothing_but_the_shared_parts_is_in_a_reply(name):
             assert sorted(tensors) == sorted(shared)
 
 
-def test_updates_go_up_as_updates():
-    for turn in turns_of(federated("fedhca2"), 0):
+@pytest.mark.parametrize("name", ["fedhca2", "fedavg"])
+def test_updates_go_up_as_updates_and_parameters_as_parameters(name):
+    for turn in turns_of(federated(name), 0):
         for slot, row in turn.reply.rows.items():
-            assert torch.equal(row, turn.after[slot] - turn.received[slot])
-
-
-def test_parameters_go_up_as_parameters():
-    for turn in turns_of(federated("fedavg"), 0):
-        for slot, row in turn.reply.rows.items():
-            assert torch.equal(row, turn.after[slot])
+            start = turn.received[slot] if METHODS[name].encoder.sends == "updates" else torch.zeros_like(row)
+            assert torch.equal(row, turn.after[slot] - start)

@@ -300,8 +300,8 @@ class Graph(Averaging):
     r"""pFedGraph: every member's own mixture of all parameters, the more of another's the more alike they have become.
 
     Weights minimise $\lambda\lVert w - p\rVert^2 - \sum_j w_j \cos_{ij}$: they are the simplex's nearest points to
-    $p + \cos_{i\cdot} / 2\lambda$. Parameters are compared by their differences from the mean of all. A cosine above 0.9
-    counts as 1, as released.
+    $p + \cos_{i\cdot} / 2\lambda$. Parameters are compared by their differences from the mean of all, and a cosine
+    above 0.9 counts as 1, as released.
     """
 
     measure: ClassVar[Measure] = "differences"
