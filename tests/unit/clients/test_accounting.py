@@ -34,16 +34,9 @@ def test_without_the_extra_there_is_no_audit(monkeypatch):
     assert audited_epsilon({1.0: 1}) is None
 
 
-def test_nothing_sent_costs_nothing():
-    assert epsilon(1.0, 0) == epsilon(combined({})) == audited_epsilon({}) == 0
-
-
-def test_without_noise_nothing_is_private():
+def test_nothing_sent_and_noise_that_hides_all_cost_nothing_and_without_noise_nothing_is_private():
+    assert epsilon(1.0, 0) == epsilon(combined({})) == audited_epsilon({}) == epsilon(1e7, 1) == 0
     assert epsilon(0.0, 1) == float("inf")
-
-
-def test_noise_that_hides_all_costs_nothing():
-    assert epsilon(1e7, 1) == 0
 
 
 @pytest.mark.parametrize("wanted", [0.1, 1.0, 8.0, 300.0])

@@ -11,32 +11,21 @@ KEY = bytes(range(32))
 DEVIATIONS = [2.0**24, 1.37 * 2**24, 2.0**25 - 1]
 
 
-@pytest.fixture(scope="module")
-def drawn():
-    """A million deviates."""
-    return Noise(KEY, DEVIATIONS[1]).draw(1_000_000)
-
-
-def test_noise_is_normal(drawn):
-    assert scipy.stats.kstest(drawn / DEVIATIONS[1], "norm").pvalue > 0.01
-
-
-def test_noise_has_the_tails_of_a_normal_law(drawn):
+def test_noise_is_normal_also_in_its_tails_and_without_memory_and_takes_every_step_alike():
+    source = Noise(KEY, DEVIATIONS[1])
+    drawn = source.draw(1_000_000)
     far = np.abs(drawn) > 3 * DEVIATIONS[1]
+    assert scipy.stats.kstest(drawn / DEVIATIONS[1], "norm").pvalue > 0.01
     assert scipy.stats.binomtest(int(far.sum()), len(drawn), 2 * scipy.stats.norm.sf(3)).pvalue > 0.01
-
-
-def test_noise_takes_every_step_of_the_lattice_alike(drawn):
     assert scipy.stats.chisquare(np.bincount(drawn & 63)).pvalue > 0.01
-
-
-def test_noise_has_no_memory(drawn):
     assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 5 / len(drawn) ** 0.5
+    assert not np.array_equal(source.draw(9), drawn[:9])  # draws go on where they were
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)
 def test_each_bin_comes_as_often_as_the_law_says_to_the_last_bits(deviation):
     table = alias_table(deviation)
+    assert table.highest.max() <= 1  # no step is wanted more often than it is proposed
     weights = Counter()
     for column in range(COLUMNS):
         own = int(table.threshold[column])
@@ -47,13 +36,3 @@ def test_each_bin_comes_as_often_as_the_law_says_to_the_last_bits(deviation):
             law = (-((Decimal(WIDTH) * bin / Decimal(deviation)) ** 2) / 2).exp() * weights[0]
             found = weights[bin] * Decimal(float(table.highest[bin]))
             assert abs(found / law - 1) < Decimal("3e-16")
-
-
-@pytest.mark.parametrize("deviation", DEVIATIONS)
-def test_no_step_is_wanted_more_often_than_it_is_proposed(deviation):
-    assert alias_table(deviation).highest.max() <= 1
-
-
-def test_draws_go_on_where_they_were():
-    source = Noise(KEY, DEVIATIONS[0])
-    assert not np.array_equal(source.draw(9), source.draw(9))

@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from torch.testing import assert_close
 
 from fedhca2.clients.privacy import Privacy, in_steps, privatise, scale_within
@@ -23,95 +22,71 @@ def updates(count=1000):
     return {ENCODER: torch.randn(count, generator=rng), EDGE: torch.randn(count, generator=rng)}
 
 
-def zeros(slot=ENCODER, count=MANY):
-    return {slot: torch.zeros(count)}
+def sent(privacy=NOISY, key=KEY, round=0, slot=ENCODER, first=0.0, count=MANY):
+    """What leaves of an update of zeros, but for its first value."""
+    update = torch.zeros(count)
+    update[0] = first
+    return privatise({slot: update}, privacy, key, round)[slot]
 
 
-def norm(rows):
-    return float(torch.cat(list(rows.values())).norm())
+def assert_same(one, other):
+    assert_close(dict(one), dict(other), rtol=0, atol=0)
 
 
-def correlation(one, other):
-    return abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1]))
-
-
-def test_all_rows_together_are_clipped():
-    assert norm(privatise(updates(), Privacy(clip=2.0), KEY, 0)) == pytest.approx(2.0)
-
-
-def test_a_small_update_stays_as_it_is():
-    assert_close(privatise(updates(), Privacy(clip=1e6), KEY, 0), updates(), rtol=0, atol=0)
+@pytest.mark.parametrize(("clip", "length"), [(2.0, 2.0), (1e6, None)])
+def test_all_rows_together_are_clipped_unless_they_are_small(clip, length):
+    found = privatise(updates(), Privacy(clip=clip), KEY, 0)
+    if length:
+        assert float(torch.cat(list(found.values())).norm()) == pytest.approx(length)
+    else:
+        assert_same(found, updates())
 
 
 @pytest.mark.parametrize("privacy", [Privacy(clip=1.0), NOISY])
-def test_an_update_of_zero_can_leave(privacy):
-    assert privatise({ENCODER: torch.zeros(3)}, privacy, KEY, 0)[ENCODER].isfinite().all()
-
-
-def test_nothing_leaves_where_nothing_is_asked_for():
-    assert privatise({}, NOISY, KEY, 0) == {}
+def test_an_update_of_zero_can_leave_and_so_can_none(privacy):
+    assert sent(privacy, count=3).isfinite().all()
+    assert privatise({}, privacy, KEY, 0) == {}
 
 
 def test_a_noised_update_is_the_clipped_one_give_or_take_the_noise():
-    clipped = privatise(updates(), Privacy(clip=1.0), KEY, 0)[ENCODER]
-    sent = privatise(updates(), Privacy(clip=1.0, noise=0.01), KEY, 0)[ENCODER]
-    assert float((sent - clipped).std()) == pytest.approx(0.01, rel=0.1)
+    clipped, noised = (privatise(updates(), Privacy(clip=1.0, noise=noise), KEY, 0)[ENCODER] for noise in (0, 0.01))
+    assert float((noised - clipped).std()) == pytest.approx(0.01, rel=0.1)
 
 
 @pytest.mark.parametrize(("clip", "noise"), [(2.0, 0.5), (0.1, 3.0)])
 def test_noise_has_the_deviation_that_is_asked_for(clip, noise):
-    sent = privatise(zeros(), Privacy(clip=clip, noise=noise), KEY, 0)[ENCODER]
-    assert float(sent.std()) == pytest.approx(clip * noise, rel=0.02)
+    assert float(sent(Privacy(clip=clip, noise=noise)).std()) == pytest.approx(clip * noise, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("key", "round", "slot"), [(OTHER, 0, ENCODER), (KEY, 1, ENCODER), (KEY, 0, EDGE)], ids=["key", "round", "slot"]
-)
-def test_noise_is_unrelated_between_keys_rounds_and_slots(key, round, slot):
-    one, other = privatise(zeros(), NOISY, KEY, 0)[ENCODER], privatise(zeros(slot), NOISY, key, round)[slot]
-    assert correlation(one, other) < UNRELATED
+OTHERS = {
+    "key": {"key": OTHER},
+    "round": {"round": 1},
+    "slot": {"slot": EDGE},
+    "update of one round": {"first": 1e-3},
+    "setting": {"privacy": Privacy(clip=1.0, noise=1.5)},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_noise_is_unrelated_to_that_of_another(other):
+    """So two messages never tell the difference of what they hide."""
+    assert abs(float(torch.corrcoef(torch.stack([sent(), sent(**OTHERS[other])]))[0, 1])) < UNRELATED
 
 
 def test_every_bit_of_the_key_counts():
     keys = [(1 << bit).to_bytes(32, "big") for bit in range(256)]
-    sent = {tuple(privatise(zeros(count=4), NOISY, key, 0)[ENCODER].tolist()) for key in keys}
-    assert len(sent) == 256
+    assert len({tuple(sent(key=key, count=4).tolist()) for key in keys}) == 256
 
 
-def test_no_generator_of_torch_or_numpy_has_a_part_in_the_noise():
-    found = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        found.append(privatise(updates(), NOISY, KEY, 0))
-    assert_close(found[0], found[1], rtol=0, atol=0)
-
-
-def test_the_same_update_has_the_same_noise():
-    assert_close(privatise(updates(), NOISY, KEY, 3), privatise(updates(), NOISY, KEY, 3), rtol=0, atol=0)
-
-
-def test_the_number_of_threads_does_not_change_what_is_sent():
-    threads, found = torch.get_num_threads(), []
+def test_the_same_update_has_the_same_noise_whatever_the_generators_threads_and_order_of_rows():
+    expected, threads = privatise(updates(MANY), NOISY, KEY, 3), torch.get_num_threads()
+    torch.manual_seed(2)
+    np.random.seed(2)
     try:
-        for count in (1, 4):
-            torch.set_num_threads(count)
-            found.append(privatise(updates(MANY), NOISY, KEY, 0))
+        torch.set_num_threads(4)
+        assert_same(privatise(dict(reversed(updates(MANY).items())), NOISY, KEY, 3), expected)
     finally:
         torch.set_num_threads(threads)
-    assert_close(found[0], found[1], rtol=0, atol=0)
-
-
-def test_two_updates_of_one_round_do_not_tell_their_difference():
-    one, other = zeros(), zeros()
-    other[ENCODER][0] = 1e-3
-    sent = [privatise(update, NOISY, KEY, 0)[ENCODER] for update in (one, other)]
-    assert correlation(*sent) < UNRELATED
-
-
-def test_settings_that_change_do_not_tell_their_difference_either():
-    sent = [privatise(zeros(), Privacy(clip=1.0, noise=noise), KEY, 0)[ENCODER] for noise in (1.0, 1.5)]
-    assert correlation(*sent) < UNRELATED
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0, 1e6])
@@ -136,26 +111,15 @@ def test_what_is_noised_is_no_longer_than_the_clip_for_sure(values, clip, noise)
     assert length <= Fraction(clip) ** 2
 
 
-def test_an_update_that_is_not_finite_does_not_leave():
-    with pytest.raises(ValueError, match="finite update"):
-        privatise({ENCODER: torch.tensor([1.0, float("inf")])}, NOISY, KEY, 0)
+REFUSED = [
+    (lambda: privatise({ENCODER: torch.tensor([1.0, float("inf")])}, NOISY, KEY, 0), "finite update"),
+    (lambda: privatise(updates(), NOISY, bytes(16), 0), "32 bytes, got 16"),
+    (lambda: Privacy(noise=1.0), "a clip with the noise"),
+    (lambda: Privacy(clip=1.0, noise=1e-6), r"at least 0\.001.*ε of 504,264, got 1e-06"),
+]
 
 
-def test_noise_without_a_clip_is_refused():
-    with pytest.raises(ValidationError, match="a clip with the noise"):
-        Privacy(noise=1.0)
-
-
-def test_noise_that_hides_nothing_is_refused():
-    with pytest.raises(ValidationError, match=r"at least 0\.001.*ε of 504,264, got 1e-06"):
-        Privacy(clip=1.0, noise=1e-6)
-
-
-def test_a_key_of_fewer_bits_is_refused():
-    with pytest.raises(ValueError, match="32 bytes, got 16"):
-        privatise(updates(), NOISY, bytes(16), 0)
-
-
-def test_the_order_of_rows_does_not_change_what_is_sent():
-    turned = dict(reversed(updates().items()))
-    assert_close(privatise(turned, NOISY, KEY, 0), privatise(updates(), NOISY, KEY, 0), rtol=0, atol=0)
+@pytest.mark.parametrize(("attempt", "message"), REFUSED)
+def test_what_would_hide_nothing_is_refused(attempt, message):
+    with pytest.raises(ValueError, match=message):
+        attempt()
