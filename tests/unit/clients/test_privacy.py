@@ -33,13 +33,10 @@ def assert_same(one, other):
     assert_close(dict(one), dict(other), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("clip", "length"), [(2.0, 2.0), (1e6, None)])
-def test_all_rows_together_are_clipped_unless_they_are_small(clip, length):
-    found = privatise(updates(), Privacy(clip=clip), KEY, 0)
-    if length:
-        assert float(torch.cat(list(found.values())).norm()) == pytest.approx(length)
-    else:
-        assert_same(found, updates())
+def test_all_rows_together_are_clipped_unless_they_are_small():
+    clipped = privatise(updates(), Privacy(clip=2.0), KEY, 0)
+    assert float(torch.cat(list(clipped.values())).norm()) == pytest.approx(2.0)
+    assert_same(privatise(updates(), Privacy(clip=1e6), KEY, 0), updates())
 
 
 @pytest.mark.parametrize("privacy", [Privacy(clip=1.0), NOISY])
