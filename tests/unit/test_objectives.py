@@ -15,9 +15,6 @@ def test_the_gradient_points_away_from_the_anchor_which_gets_none(name, rng):
     (METHODS[name].local.pull / 2 * squared_distance(values, anchors)).backward()
     torch.testing.assert_close(values.grad, PULLING[name] * (values - anchors).detach())
     assert anchors.grad is None
-
-
-def test_the_strength_of_fedamp_is_lambda_over_alpha():
     assert Attracted(lam=3, alpha=2).pull == 1.5
 
 

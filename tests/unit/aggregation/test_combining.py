@@ -66,14 +66,10 @@ def test_files_and_memory_give_the_same_bits(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_client_keeps_what_its_method_keeps_of_one(name):
+def test_one_client_keeps_what_its_method_keeps_of_one_and_zeros_stay_zeros(name):
     (row,) = many_rows(1, 100)
     expected = row * (row.abs() >= row.abs().sort().values[-20]) if name == "ties" else row
     assert_close(combined(name, [row])[0], expected)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_zeros_stay_zeros(name):
     assert not combined(name, [torch.zeros(100)] * 3).any()
 
 

@@ -25,8 +25,7 @@ def test_swin_t_has_the_papers_parameters(slot, numbers, tensors):
         assert layout.layers == (*(f"projections.{i}" for i in range(4)), "fuse", "norm")
 
 
-def test_every_parameter_belongs_to_one_slot():
-    """And running statistics are none."""
+def test_every_parameter_belongs_to_one_slot_and_running_statistics_are_none():
     model = build_model(MICRO, {"semseg": 5, "depth": 1}, (32, 32), seed=0, client="a")
     assert set(model.slots()[Slot("decoder_norms", "semseg")]) == {"norm.running_mean", "norm.running_var"}
     in_slots = [id(p) for slot, part in model.slots().items() if "norms" not in slot.part for p in part.values()]

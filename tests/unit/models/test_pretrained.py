@@ -136,59 +136,45 @@ def test_norms_that_a_classifier_lacks_stay_plain(tmp_path, monkeypatch):
     assert [norm.weight.mean().item() for norm in Encoder(config, (224, 224)).norms] == [1, 1, 1, 2]
 
 
-def test_weights_of_timm_come_from_timm(monkeypatch, images):
+@pytest.mark.parametrize("offline", [False, True])
+def test_weights_of_timm_come_from_timm(monkeypatch, images, offline):
     create, asked = timm.create_model, []
 
     def without_hub(name, pretrained=False, **options):
         asked.append(pretrained)
+        if pretrained and offline:
+            raise OSError("the hub is away")
         torch.manual_seed(7)
         return create(name, **options)
 
     monkeypatch.setattr(pretrained.timm, "create_model", without_hub)
+    if offline:
+        with pytest.raises(ValueError, match=r"weights 'timm': .* OSError: the hub is away"):
+            encoder("test_resnet", weights="timm")
+        return
     loaded = encoder("test_resnet", weights="timm").eval()
-    torch.manual_seed(7)
-    expected = create("test_resnet").eval().forward_intermediates(images, norm=False)[1][-1]
+    expected = without_hub("test_resnet").eval().forward_intermediates(images, norm=False)[1][-1]
     assert_close((asked.count(True), loaded(images)[-1]), (1, expected))
 
 
-def test_a_hub_that_cannot_be_reached_is_an_error(monkeypatch):
-    create = timm.create_model
-
-    def offline(name, pretrained=False, **options):
-        if pretrained:
-            raise OSError("the hub is away")
-        return create(name, **options)
-
-    monkeypatch.setattr(pretrained.timm, "create_model", offline)
-    with pytest.raises(ValueError, match=r"weights 'timm': .* OSError: the hub is away"):
-        encoder("test_resnet", weights="timm")
-
-
-def test_a_missing_tensor_is_an_error(tmp_path, source):
+def test_a_missing_tensor_and_weights_of_another_encoder_are_errors(tmp_path, source):
     state = as_mmseg(source.state_dict())
     del state["backbone.stages.1.blocks.0.norm1.bias"]
-    torch.save(state, tmp_path / "upernet.pth")
-    with pytest.raises(ValueError, match=r"1 of \d+ tensors missing .* body.layers_1.blocks.0.norm1.bias, missing"):
-        encoder(weights=str(tmp_path / "upernet.pth"))
+    other = timm.create_model("test_resnet").state_dict()
+    missing = r"encoder 'swin_micro', got 1 of \d+ tensors missing .* body.layers_1.blocks.0.norm1.bias, missing"
+    for tensors, message in ((state, missing), (other, "expected those of encoder 'swin_micro'")):
+        torch.save(tensors, tmp_path / "weights.pth")
+        with pytest.raises(ValueError, match=message):
+            encoder(weights=str(tmp_path / "weights.pth"))
 
 
-def test_weights_of_another_encoder_are_an_error(tmp_path):
-    torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "other.pth")
-    with pytest.raises(ValueError, match="expected those of encoder 'swin_micro'"):
-        encoder(weights=str(tmp_path / "other.pth"))
-
-
-def test_a_run_notes_the_digest_of_its_weights(tmp_path, source):
+def test_a_run_notes_the_digest_of_its_weights_and_accepts_no_other(tmp_path, source):
     path = tmp_path / "own.safetensors"
     save_file(source.state_dict(), path)
     values = small(model={"encoder": {"name": "swin_micro", "weights": str(path)}}).to_dict()
     assert values["model"]["encoder"]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_another_file_than_the_noted_one_is_an_error(tmp_path, source):
-    save_file(source.state_dict(), tmp_path / "own.safetensors")
     with pytest.raises(ValueError, match="expected sha256 0"):
-        encoder(weights=str(tmp_path / "own.safetensors"), sha256="0")
+        encoder(weights=str(path), sha256="0")
 
 
 class Runs:
