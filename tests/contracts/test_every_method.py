@@ -115,14 +115,6 @@ def test_encoders_are_mixed_as_if_there_were_no_others_than_those_of_their_layou
             assert all(one.row.equal(other.row) and one.scale == other.scale for one, other in pairs)
 
 
-def test_a_client_whose_encoder_nobody_shares_still_learns_from_the_others_decoders():
-    places = SCENARIOS["two encoders, and one that nobody shares"]
-    federation = ArrayFederation(METHODS["fedavg"], places)
-    federation.round()
-    decoders = [row for client in federation.clients for slot, row in client.rows.items() if slot.part == "decoder"]
-    assert_close(decoders[-1], decoders[0])
-
-
 @every_method
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_values_stay_finite(name, scenario):
@@ -205,12 +197,3 @@ def test_a_repeated_reply_counts_once(name):
     once.round()
     twice.round(lambda replies: [*replies, *replies])
     assert_same([c.rows for c in twice.clients], [c.rows for c in once.clients], rtol=0, atol=0)
-
-
-@brief
-@given(scenario=scenarios)
-def test_groups_of_one_with_no_other_friend_are_local(scenario):
-    places = list({(place.dataset, tuple(sorted(place.tasks))): place for place in scenario[0]}.values())
-    method = resolve("matfl_voting", {"friends": 1})
-    local = ArrayFederation(METHODS["local"], places, scenario[1]).run(2)
-    assert_same(ArrayFederation(method, places, scenario[1]).run(2), local, rtol=1e-6, atol=1e-6)

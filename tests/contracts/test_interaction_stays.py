@@ -1,7 +1,6 @@
 """An interaction stays with its client: no message has it, no method mixes it, and it trains as the decoders do."""
 
 from dataclasses import dataclass
-from functools import cache
 
 import pytest
 
@@ -14,7 +13,6 @@ from small_run import SETTINGS, clients_of, small
 CLIENT = "home"
 HEADS = {"name": "fedsta", **unifying(every=1)}  # which also shares decoders and heads
 FORMS = {name: {"name": name} for name in MECHANISMS} | {"fedsta with heads": HEADS}
-every_method = pytest.mark.parametrize("form", FORMS)
 
 
 def members(form, interaction="cross_attention"):
@@ -38,20 +36,18 @@ class Turn:
     after: dict
 
 
-@cache
 def turns(form):
     experiment, clients = members(form)
     server = Server(experiment.resolved_method, [client.profile for client in clients.values()])
-    state, deliveries, found = server.start(), {}, []
+    state, deliveries = server.start(), {}
     for number in range(2):
         before = interactions(clients[CLIENT])
         for name, client in clients.items():
             client.perform(Order(number, deliveries.get(name, {}), train=False))
         received, upload = interactions(clients[CLIENT]), experiment.resolved_method.uploads(number)
         replies = {name: client.perform(Order(number, upload=upload)) for name, client in clients.items()}
-        found.append(Turn(replies[CLIENT], before, received, interactions(clients[CLIENT])))
+        yield Turn(replies[CLIENT], before, received, interactions(clients[CLIENT]))
         state, deliveries, _ = server.step(state, replies.values())
-    return found
 
 
 def same(one, other):
@@ -66,25 +62,16 @@ def test_the_server_knows_nothing_of_it():
     }
 
 
-@every_method
-def test_a_reply_has_the_rows_that_it_has_without_it(form):
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_in_no_reply_changed_by_no_server_and_trained_unless_decoders_are_frozen(form):
     experiment, clients = members(form, None)
+    frozen = "decoder" in METHODS[FORMS[form]["name"]].local.frozen
     for number, turn in enumerate(turns(form)):
         without = clients[CLIENT].perform(Order(number, upload=experiment.resolved_method.uploads(number)))
-        assert {slot: len(row) for slot, row in turn.reply.rows.items()} == {
-            slot: len(row) for slot, row in without.rows.items()
-        }
-
-
-@every_method
-def test_the_server_does_not_change_it(form):
-    assert all(same(turn.before, turn.received) for turn in turns(form))
-
-
-@every_method
-def test_it_trains_unless_decoders_are_frozen(form):
-    frozen = "decoder" in METHODS[FORMS[form]["name"]].local.frozen
-    assert [same(turn.received, turn.after) for turn in turns(form)] == [frozen] * 2
+        rows = ({slot: len(row) for slot, row in reply.rows.items()} for reply in (turn.reply, without))
+        assert next(rows) == next(rows)
+        assert same(turn.before, turn.received)
+        assert same(turn.received, turn.after) == frozen
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "ditto"])

@@ -77,15 +77,11 @@ def test_the_server_keeps_as_many_rows_as_declared_whoever_takes_part(name):
     assert {row.dtype for rows in federation.state.rows.values() for row in rows} == {torch.float32}
 
 
-def test_a_round_without_replies_changes_no_kept_row():
+def test_a_round_without_replies_changes_no_kept_row_and_one_that_is_huge_leaves_finite_rows():
     federation = encoders(METHODS["fedadam"])[2]
     kept = federation.state.rows
     federation.round(lambda replies: [])
     assert federation.state.rows == kept
-
-
-def test_a_row_that_is_huge_leaves_finite_rows():
-    federation = encoders(METHODS["fedadam"])[2]
 
     def spoilt(replies):
         first = replies[0]

@@ -40,15 +40,6 @@ def test_the_solution_does_not_depend_on_the_scale_and_a_worse_point_has_a_gap()
     assert relative_gap(gram, np.full(8, 1 / 8), 0.4) > 0.1
 
 
-def test_two_updates_agree_with_a_fine_grid():
-    gram = gram_of("conflict", 2, 3)
-    kappa = 0.4 * np.sqrt(gram.mean())
-    first = np.linspace(0, 1, 100_001)
-    points = np.stack([first, 1 - first])
-    values = points.T @ gram.mean(axis=1) + kappa * np.sqrt(np.einsum("ik,ij,jk->k", points, gram, points))
-    assert solve(gram, 0.4)[0] == pytest.approx(first[values.argmin()], abs=2e-5)
-
-
 DEGENERATE = {
     "one update": np.array([[2.0]]),
     "zero": np.zeros((3, 3)),

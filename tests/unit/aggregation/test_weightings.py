@@ -112,20 +112,6 @@ def test_pcgrad_of_many_is_near_the_mean_over_more_orders():
     np.testing.assert_allclose(pcgrad(updates @ updates.T) @ updates, expected, atol=0.02)
 
 
-@pytest.mark.parametrize("name", ["upgrad", "dualproj"])
-@every_kind
-def test_projections_conflict_with_nobody(name, kind):
-    gram = UPDATES[kind] @ UPDATES[kind].T
-    lengths = np.sqrt(gram.diagonal())
-    assert (gram @ WEIGHTINGS[name](gram) >= -1e-9 * lengths * lengths.max()).all()
-
-
-@pytest.mark.parametrize("name", sorted(set(ALL) - {"mean", "imtl_g", "aligned_mtl"}))
-def test_of_exact_opposites_nothing_is_left(name):
-    updates = UPDATES["opposite"]
-    np.testing.assert_allclose(ALL[name](updates @ updates.T) @ updates, 0, atol=1e-12)
-
-
 @every_weighting
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 6), scale=st.floats(1e-6, 1e6))

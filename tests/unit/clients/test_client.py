@@ -50,13 +50,6 @@ def test_a_remembered_row_is_reported_on_for_each_weight_that_scaled_it(client, 
     assert sum(reply.agreement[slot]) == pytest.approx(float(sent.double() @ reply.rows[slot].double()), rel=1e-6)
 
 
-def test_moments_outlast_the_round(client):
-    client.perform(Order(0))
-    client.perform(Order(1))
-    steps = {int(state["step"]) for state in client.personal.optimizer.state.values()}
-    assert steps == {2 * len(client.data.train)}
-
-
 def test_evaluation_changes_nothing(client):
     before = {name: value.clone() for name, value in client.personal.model.state_dict().items()}
     client.evaluate()
