@@ -29,7 +29,7 @@ from rich.table import Table
 from safetensors.torch import load_file
 from wire import second_round
 
-from fedhca2.aggregation import conflict_averse_mixing
+from fedhca2.aggregation.fedhca2 import conflict_averse_mixing
 from fedhca2.aggregation.rows import Projection
 from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data

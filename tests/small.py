@@ -2,11 +2,10 @@
 
 import torch
 
-from fedhca2.aggregation import CommonUpdate, ServerAdam, SignAgreement, TrimmedMean
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import plan_clients
-from fedhca2.methods import METHODS
+from fedhca2.methods import METHODS, CommonUpdate, ServerAdam, SignAgreement, TrimmedMean
 from tiny_encoder import TINY
 
 SMALL = {

@@ -3,23 +3,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.aggregation import (
-    Attentive,
-    Clustered,
-    ConflictAverse,
-    CrossAttention,
-    GroupMean,
-    Mean,
-    Member,
-    Pull,
-    Rows,
-    Voting,
-    clusters_of,
-    conflict_averse,
-    cross_attention,
-    voting_weights,
-)
+from fedhca2.aggregation import Mean, Member, Rows
+from fedhca2.aggregation.fedhca2 import conflict_averse, cross_attention
+from fedhca2.aggregation.means import clusters_of, voting_weights
 from fedhca2.experiment import Experiment
+from fedhca2.methods import Attentive, Clustered, ConflictAverse, CrossAttention, GroupMean, Pull, Voting
 from fedhca2.params import Layout
 
 LAYOUT = Layout(("a.weight", "a.bias", "b.weight"), ((40, 5), (7,), (10, 10)))

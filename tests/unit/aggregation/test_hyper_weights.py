@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhca2.aggregation import HyperWeights, Weights
+from fedhca2.aggregation import Weights
+from fedhca2.methods import HyperWeights
 
 AGREEMENTS = st.lists(st.floats(-50, 50), min_size=1, max_size=12)
 

@@ -5,7 +5,8 @@ import pytest
 import scipy
 import torch
 
-from fedhca2.aggregation import Extrapolated, Graph, Member, Rows, StepMean, Stock
+from fedhca2.aggregation import Member, Rows
+from fedhca2.methods import Extrapolated, Graph, StepMean, Stock
 from fedhca2.params import Layout
 
 LAYOUT = Layout(("a.weight", "b.weight"), ((3,), (4,)))

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchjd.linalg import QuadprogProjector
 
-from fedhca2.aggregation import ConflictAverse, Weighted
 from fedhca2.aggregation.rows import Member
 from fedhca2.aggregation.weightings import WEIGHTINGS, fairgrad, mgda, pcgrad
+from fedhca2.methods import ConflictAverse, Weighted
 from fedhca2.params import Layout
 
 LAYOUT = Layout(("x.weight",), ((1,),))

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.aggregation import Blend, Mixing
+from fedhca2.aggregation import Mixing
 from fedhca2.errors import UserError
 from fedhca2.experiment import LateReplies
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Profile, Reply
-from fedhca2.methods import resolve
+from fedhca2.methods import Blend, resolve
 from fedhca2.params import Layout, Slot
 from fedhca2.run_folder.checkpoints import progress_as_state, progress_from_state
 from fedhca2.run_folder.records import Progress, Watcher

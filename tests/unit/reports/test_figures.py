@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedhca2.aggregation import Member, Voting
+from fedhca2.aggregation import Member
+from fedhca2.methods import Voting
 from fedhca2.params import Layout
 from fedhca2.reports.figures import COLOURS, Slider, fit_range, heat_map
 from fedhca2.reports.figures.conflict import (

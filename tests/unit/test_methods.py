@@ -4,11 +4,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedhca2.aggregation import Attentive, ConflictAverse, CrossAttention, HyperWeights, Mean
-from fedhca2.methods import METHODS, Method, resolve, settings_of
+from fedhca2.aggregation import Mean
+from fedhca2.methods import (
+    METHODS,
+    Attentive,
+    ConflictAverse,
+    CrossAttention,
+    HyperWeights,
+    Method,
+    resolve,
+    settings_of,
+)
 from fedhca2.objectives import Attracted, Proximal
 
-PAGE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
 OUTSIDE = """
 from fedhca2.aggregation import Mean
 from fedhca2.methods import Method
