@@ -122,6 +122,7 @@ class Aggregator(Config, ABC):
     whole: ClassVar[bool] = False  # whether products of whole rows are enough
     keeps_rows: ClassVar[int] = 0  # how many rows the server keeps between rounds, for each layout of a part
     sums_once: ClassVar[bool] = False  # whether every row goes into one sum with others, and into no other
+    reveals: ClassVar[str] = "which puts a row in several sums, and these reveal the rows"  # why sums do otherwise
 
     kind: str = ""
     every: Annotated[int, Field(ge=1, description="aggregate only in every n-th round")] = 1
@@ -139,7 +140,7 @@ class Aggregator(Config, ABC):
     @property
     def reveals_rows(self) -> str | None:
         """Explain why its sums reveal rows, if they do."""
-        return None if self.sums_once else "which puts a row in several sums, and these reveal the rows"
+        return None if self.sums_once else self.reveals
 
     def at(self, done: float) -> Self:
         """The aggregator as it is after this part (0 to 1) of a run's rounds."""

@@ -20,6 +20,7 @@ class Combiner(Aggregator):
 
     sends: ClassVar[Kind] = "updates"
     base: ClassVar[Base] = "start"
+    reveals: ClassVar[str] = "which must see every value of every row"
 
     @abstractmethod
     def combine(self, block: Tensor, members: Sequence[Member], measured: Tensor) -> Tensor:
@@ -37,11 +38,6 @@ class Combiner(Aggregator):
     def gets(self, members: Sequence[Member]) -> tuple[int, ...]:
         """The number of the combined row that every member gets; by default there is one for all."""
         return (0,) * len(members)
-
-    @property
-    def reveals_rows(self) -> str | None:
-        """It compares single values."""
-        return "which must see every value of every row"
 
     def products(self, rows: Rows, round: int) -> Tensor:
         """No inner products, but what it measures."""

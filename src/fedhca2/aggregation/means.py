@@ -279,13 +279,9 @@ class Stock(Aggregator):
 
     sends: ClassVar[Kind] = "updates"
     measure: ClassVar[Measure] = "rows"
+    reveals: ClassVar[str] = "which compares rows tensor by tensor, and a sketch is of a whole row"
 
     kind: Literal["stock"] = "stock"
-
-    @property
-    def reveals_rows(self) -> str | None:
-        """A sketch is of a whole row."""
-        return "which compares rows tensor by tensor, and a sketch is of a whole row"
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Mix one row for all."""
