@@ -47,16 +47,11 @@ def test_the_server_changes_the_shared_parts_and_no_other(name):
     assert changed_by_server(federated(name)) == [set() if keeps_its_own else SHARED[name]] * ROUNDS
 
 
-def test_heads_change_in_unifying_rounds_alone():
+def test_decoders_and_heads_of_a_task_become_equal_in_unifying_rounds_alone():
     fleet = federated("fedsta", **unifying(every=2))
     assert changed_by_server(fleet) == [{"encoder"}, {"encoder", "decoder", "head"}]
-
-
-def test_unifying_rounds_make_decoders_and_heads_of_a_task_equal():
-    turns = federated("fedsta", **unifying(every=2)).turns
-    road, street = turns["road"][2].received, turns["street"][2].received
-    apart = {slot.part for slot in road if not torch.equal(road[slot], street[slot])}
-    assert apart == {"decoder_norms"}
+    road, street = fleet.turns["road"][2].received, fleet.turns["street"][2].received
+    assert {slot.part for slot in road if not torch.equal(road[slot], street[slot])} == {"decoder_norms"}
 
 
 @every_method

@@ -4,7 +4,7 @@ from torch.testing import assert_close
 
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot, flatten
-from small import clients, small
+from small import SMALL, clients, small
 
 ENCODER, DECODER = Slot("encoder"), Slot("decoder", "semseg")
 UP = {"encoder": "updates", "decoder": "updates"}
@@ -21,7 +21,7 @@ def row(client, slot):
 
 @pytest.mark.parametrize("workers", [0, 3])
 def test_the_same_order_gives_the_same_reply_with_any_number_of_workers(workers):
-    training = small().training.model_dump(mode="json") | {"workers": workers}
+    training = {**SMALL["training"], "workers": workers}
     both = [clients(small(**changes))["home"] for changes in ({}, {"training": training})]
     replies = [client.perform(Order(0, evaluate=True, upload=UP)) for client in both]
     assert_close(replies[0].rows, replies[1].rows, rtol=0, atol=0)
@@ -59,3 +59,12 @@ def test_evaluation_changes_nothing(client):
 def test_a_client_learns(client):
     losses = [client.perform(Order(0)).losses["semseg"] for _ in range(6)]
     assert losses[-1] < losses[0]
+
+
+def test_bf16_on_a_cpu_computes_in_fewer_bits_and_keeps_parameters_whole():
+    members = [clients(small(training={**SMALL["training"], "precision": each}))["home"] for each in ("fp32", "bf16")]
+    full, half = (member.perform(Order(0, upload=UP, evaluate=True)) for member in members)
+    assert half.losses != full.losses
+    assert half.losses == pytest.approx(full.losses, rel=0.02)
+    kept = [*members[1].personal.model.parameters(), *half.rows.values()]
+    assert {tensor.dtype for tensor in kept} == {torch.float32}

@@ -1,4 +1,6 @@
-"""Plain transformers, frozen backbones and adapters."""
+"""Plain transformers, frozen backbones and adapters, and some of the encoders in docs/encoders.md."""
+
+from pathlib import Path
 
 import pytest
 import timm
@@ -13,6 +15,7 @@ from fedhca2.models import Encoder, EncoderConfig, ModelConfig, build_model, fin
 from fedhca2.models.layers import resample
 from fedhca2.params import Slot
 
+PAGE = (Path(__file__).parents[3] / "docs" / "encoders.md").read_text("utf-8")
 SIZE = (32, 48)
 VIT = "test_vit"
 ENCODER = Slot("encoder")
@@ -137,6 +140,16 @@ def test_weights_of_timms_transformer_are_loaded(tmp_path):
 @pytest.mark.parametrize("name", ["densenet121", "repvit_m0_9"])
 def test_backbones_without_stochastic_depth_have_maps(name):
     assert len(encoder(name)(torch.zeros(2, 3, 32, 32))) == 4
+
+
+@pytest.mark.parametrize("name", ["ghostnet_050", "efficientvit_b0", "edgenext_xx_small"])
+def test_a_known_encoder_trains(name):
+    assert f"| `{name}` | " in PAGE.split("<summary>Families that do not work")[0]
+    network = build_model(ModelConfig(encoder={"name": name}), {"semseg": 3}, (64, 64), seed=0, client="")
+    image = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    assert [tuple(found.shape[-2:]) for found in network.encoder(image)] == [(16, 16), (8, 8), (4, 4), (2, 2)]
+    network(image)["semseg"].square().mean().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
 
 
 FAULTS = {
