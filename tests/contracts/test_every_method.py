@@ -13,7 +13,7 @@ from fedhca2.clients import load_state, save_state
 from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server
 from fedhca2.methods import METHODS, resolve
-from fedhca2.params import ENCODER, Slot
+from fedhca2.params import ENCODER
 from fedhca2.run_folder.checkpoints import progress_as_state, progress_from_state
 from fedhca2.run_folder.records import Progress, SlotKey
 
@@ -66,7 +66,7 @@ def test_identical_clients_stay_identical(name):
         client.rows = federation.clients[0].rows
     for round in range(3):
         first = federation.replies(round)
-        again = [type(reply)(reply.client, round, first[0].rows, first[0].agreement) for reply in first]
+        again = [replace(reply, rows=first[0].rows, agreement=first[0].agreement) for reply in first]
         for client in federation.clients:
             client.rows, client.start = federation.clients[0].rows, federation.clients[0].start
         federation.state, deliveries, _ = federation.server.step(federation.state, again)
@@ -161,39 +161,18 @@ def test_with_these_settings_a_method_is_another(name, settings, other, scenario
     assert_same(found.run(3), expected.run(3), **exact)
 
 
-def filled(value):
-    """Makes a reply whose rows have this value."""
-    return lambda reply: replace(reply, rows={slot: torch.full_like(row, value) for slot, row in reply.rows.items()})
-
-
-BROKEN = {
-    "late": lambda reply: replace(reply, round=reply.round - 1),
-    "nan": filled(float("nan")),
-    "infinite": filled(float("inf")),
-    "short": lambda reply: replace(reply, rows={slot: row[:-1] for slot, row in reply.rows.items()}),
-    "oversized": lambda reply: replace(reply, rows={**reply.rows, Slot("head", "semseg"): torch.zeros(10**4)}),
-    "unknown": lambda reply: replace(reply, client="stranger"),
-    "agreement": lambda reply: replace(reply, agreement={ENCODER: (1.0, 2.0, 3.0, 4.0)}),
-    "agreement nan": lambda reply: replace(reply, agreement={ENCODER: (float("nan"),)}),
-}
-
-
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].all_aggregators])
-@pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_reply_counts_as_an_absent_client(name, kind):
+def test_a_broken_reply_counts_as_an_absent_client_and_a_repeated_one_once(name):
+    """With one fault of many: all are in the tests of the guard, which does not look at the method."""
     places = SCENARIOS["a client with every task"]
     without, altered = (ArrayFederation(METHODS[name], places) for _ in range(2))
     for federation in (without, altered):
         federation.round()
+
+    def broken(replies):
+        rows = {slot: torch.full_like(row, torch.nan) for slot, row in replies[0].rows.items()}
+        return [replace(replies[0], rows=rows), *replies[1:], *replies[1:]]
+
     without.round(lambda replies: replies[1:])
-    altered.round(lambda replies: [BROKEN[kind](replies[0]), *replies[1:]])
+    altered.round(broken)
     assert_same([c.rows for c in altered.clients], [c.rows for c in without.clients], rtol=0, atol=0)
-
-
-@every_method
-def test_a_repeated_reply_counts_once(name):
-    places = SCENARIOS["multi-task clients with different task counts"]
-    once, twice = (ArrayFederation(METHODS[name], places) for _ in range(2))
-    once.round()
-    twice.round(lambda replies: [*replies, *replies])
-    assert_same([c.rows for c in twice.clients], [c.rows for c in once.clients], rtol=0, atol=0)

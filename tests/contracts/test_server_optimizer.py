@@ -61,11 +61,6 @@ def test_rounds_in_numpy(name):
     assert_close(models.double(), by_numpy(name, means, 0.05), rtol=1e-5, atol=1e-6)
 
 
-def test_without_momentum_it_is_fedavg():
-    _, models, _ = encoders(resolve("fedavgm", {"momentum": 0, "rate": 1}))
-    assert_close(models, encoders(METHODS["fedavg"])[1], rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_server_keeps_as_many_rows_as_declared_whoever_takes_part(name):
     federation = encoders(METHODS[name])[2]
