@@ -9,7 +9,6 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.aggregation import Member, Rows
-from fedhca2.aggregation.fedhca2 import cross_attention
 from fedhca2.methods import CrossAttention
 from fedhca2.params import Layout, add_scaled, layer_products
 
@@ -60,11 +59,3 @@ def test_gradient_of_beta_is_the_agreement_inside_the_bounds(tag):
     products = [layer_products(added, row, layout_of(tag)) for added, row in zip(mixed, outer, strict=True)]
     inside = (beta >= 0) & (beta <= 1)
     assert_close(torch.stack(products) * inside, array(f"{tag}/brand/grad_beta").double(), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("tag", META)
-def test_the_pure_function_agrees_with_the_streamed_form(tag):
-    _, mixed = attended(tag)
-    layout = layout_of(tag)
-    pure = torch.cat([cross_attention(piece) for piece in array(f"{tag}/delta").split(layout.sizes, dim=1)], dim=1)
-    assert_close(torch.stack(mixed), pure, rtol=1e-6, atol=1e-7)

@@ -18,46 +18,26 @@ from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
 
-def conflict_averse_weights(gram: Tensor, c: float) -> Tensor:
-    r"""Weights of the least-conflicting combination of updates, FedHCA² Eq. (7), from their Gram matrix [N, N].
-
-    $$\min_{w \in \Delta_N} w^\top G b + c\,\lVert\bar\Delta\rVert \sqrt{w^\top G w}, \quad b = 1/N$$
-
-    >>> conflict_averse_weights(torch.eye(2), c=0.4)
-    tensor([0.5000, 0.5000], dtype=torch.float64)
-    """
-    return torch.from_numpy(solve(gram.double().numpy(), c))
-
-
 def conflict_averse_mixing(gram: Tensor, c: float, rescale: bool = True) -> Tensor:
-    r"""Weights a of the update that is added, $\tilde U = \sum_i a_i \Delta_i$, FedHCA² Eq. (9), [N].
+    r"""Weights a of the update that is added, $\tilde U = \sum_i a_i \Delta_i$, [N]: FedHCA² Eq. (9).
 
     $$a_i = \left(\tfrac1N + c\,\lVert\bar\Delta\rVert\, w_i / \lVert U_w \rVert\right) / (1 + c^2)$$
 
-    Without `rescale`, the division by 1 + c² is left out; the released code has it and the paper does not. If 0 is in
-    the convex hull of the updates, $U_w$ has no direction, and the mean is used.
+    From the Gram matrix, `solve` finds the weights w of the least-conflicting combination of updates, Eq. (7). Without
+    `rescale`, the division by 1 + c² is left out; the released code has it and the paper does not. If 0 is in the
+    convex hull of the updates, $U_w$ has no direction, and the mean is used.
 
     >>> conflict_averse_mixing(torch.eye(2), c=0.5)
     tensor([0.6000, 0.6000], dtype=torch.float64)
     """
     gram = gram.double()
     mean = torch.full((len(gram),), 1 / len(gram), dtype=torch.float64)
-    w = conflict_averse_weights(gram, c)
+    w = torch.from_numpy(solve(gram.numpy(), c))
     length = (w @ gram @ w).clamp(min=0).sqrt()
     if length <= 1e-6 * gram.diagonal().max().sqrt():
         return mean
     added = c * (mean @ gram @ mean).clamp(min=0).sqrt() / length
     return (mean + added * w) / (1 + c**2 if rescale else 1)
-
-
-def conflict_averse(updates: Tensor, c: float, rescale: bool = True) -> Tensor:
-    """The update that is added to every encoder, [D], from all clients' updates, [N, D]: FedHCA² Eq. (6) to (9).
-
-    >>> conflict_averse(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), c=0.5)
-    tensor([0.6000, 0.6000])
-    """
-    rows = updates.double()
-    return (conflict_averse_mixing((rows @ rows.T).cpu(), c, rescale).to(rows) @ rows).to(updates.dtype)
 
 
 class ConflictAverse(CommonUpdate):
@@ -82,9 +62,11 @@ Scale = Literal["paper", "cosine"]
 
 
 def attention(gram: Tensor, numel: int, scale: Scale = "paper", temperature: float = 1.0) -> Tensor:
-    r"""Attention of each of K updates on all of them, [K, K], from their Gram matrix: FedHCA² Eq. (12).
+    r"""Attention A of each of K updates on all of them, [K, K], from their Gram matrix: FedHCA² Eq. (12).
 
-    $$\mathrm{softmax}_j\left(\langle \Delta_i, \Delta_j \rangle / (T \sqrt{d})\right)$$
+    What is added to a decoder is $\tilde A_i = \sum_j A_{ij} \Delta_j$, Eq. (13), with
+
+    $$A_i = \mathrm{softmax}_j\left(\langle \Delta_i, \Delta_j \rangle / (T \sqrt{d})\right)$$
 
     With `scale="cosine"`, the logits are cosines over T, which do not depend on the updates' lengths.
 
@@ -94,20 +76,6 @@ def attention(gram: Tensor, numel: int, scale: Scale = "paper", temperature: flo
     """
     logits = gram.double() / numel**0.5 if scale == "paper" else cosines(gram)
     return torch.softmax(logits / temperature, dim=1)
-
-
-def cross_attention(updates: Tensor, scale: Scale = "paper", temperature: float = 1.0) -> Tensor:
-    r"""What is added to each of K decoders for one tensor, [K, D] from [K, D]: FedHCA² Eq. (13).
-
-    $$\tilde A_i = \sum_j A_{ij} \Delta_j$$
-
-    >>> cross_attention(torch.tensor([[2.0], [2.0]]))
-    tensor([[2.],
-            [2.]])
-    """
-    rows = updates.double()
-    weights = attention(rows @ rows.T, rows.shape[1], scale, temperature)
-    return (weights @ rows).to(updates.dtype)
 
 
 class CrossAttention(Aggregator):

@@ -4,7 +4,7 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.aggregation import Mean, Member, Rows
-from fedhca2.aggregation.fedhca2 import conflict_averse, cross_attention
+from fedhca2.aggregation.fedhca2 import attention
 from fedhca2.aggregation.means import clusters_of, voting_weights
 from fedhca2.experiment import Experiment
 from fedhca2.methods import Attentive, Clustered, ConflictAverse, CrossAttention, GroupMean, Pull, Voting
@@ -60,30 +60,31 @@ def test_a_pull_falls_to_nothing_in_a_part_of_the_rounds(until, shares):
     assert [method.aggregators(round)["encoder"].gamma for round in range(8)] == pytest.approx(shares)
 
 
-@pytest.mark.parametrize("rescale", ["released", "none"])
-def test_both_forms_of_conflict_averse_agree(data, rescale):
-    added = mixed(ConflictAverse(rescale=rescale), data) - torch.stack(data)
-    expected = conflict_averse(torch.stack(data), 0.4, rescale == "released")
-    assert_close(conflict_averse(torch.stack(data), c=0.0), torch.stack(data).mean(dim=0))
-    assert_close(added, expected.expand(4, -1), rtol=1e-5, atol=1e-6)
+def test_what_is_added_may_be_rescaled_and_is_the_mean_if_the_radius_is_zero(data):
+    own = torch.stack(data)
+    added = {rescale: mixed(ConflictAverse(rescale=rescale), data) - own for rescale in ("released", "none")}
+    assert_close((1 + 0.4**2) * added["released"], added["none"], rtol=1e-5, atol=1e-5)
+    assert_close(mixed(ConflictAverse(c=0), data) - own, own.mean(dim=0).expand(4, -1), rtol=1e-5, atol=1e-6)
 
 
 def test_with_groups_the_group_s_mean_takes_the_place_of_the_own_update(data):
-    added = conflict_averse(torch.stack(data), 0.4)
-    assert_close(mixed(ConflictAverse(groups=True), data)[2], (data[0] + data[2]) / 2 + added, rtol=1e-5, atol=1e-6)
+    added = mixed(ConflictAverse(), data)[2] - data[2]
+    assert_close(mixed(ConflictAverse(groups=True), data)[2], (data[0] + data[2]) / 2 + added, rtol=1e-5, atol=1e-5)
 
 
 def test_attention_per_layer_takes_weight_and_bias_together(data):
-    added = mixed(CrossAttention(per="layer"), data) - torch.stack(data)
-    expected = cross_attention(torch.stack(data)[:, :207])
-    assert_close(added[:, :207], expected, rtol=1e-5, atol=1e-5)
+    layer = torch.stack(data)[:, :207]
+    added = mixed(CrossAttention(per="layer"), data)[:, :207] - layer
+    assert_close(added, attention(layer @ layer.T, 207).float() @ layer, rtol=1e-5, atol=1e-5)
 
 
 def test_cosine_attention_does_not_depend_on_length_and_at_a_low_temperature_attends_to_itself(data):
-    stack = torch.stack(data)
-    added = cross_attention(stack, "cosine", temperature=0.5)
-    assert_close(cross_attention(100 * stack, "cosine", temperature=0.5), 100 * added)
-    assert_close(cross_attention(stack, "cosine", temperature=1e-3), stack)
+    gram = torch.stack(data) @ torch.stack(data).T
+    found, same, own = (
+        attention(*each, "cosine", t) for *each, t in ((gram, 1, 0.5), (1e4 * gram, 9, 0.5), (gram, 1, 1e-3))
+    )
+    assert_close(found, same)
+    assert_close(own, torch.eye(4, dtype=torch.float64))
 
 
 def attentive(models, **settings):
