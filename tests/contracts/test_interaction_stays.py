@@ -1,11 +1,9 @@
 """An interaction stays with its client: no message has it, no method mixes it, and it trains as the decoders do."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from fedhca2.federation.server import Server
-from fedhca2.messages import Order, Reply
+from fedhca2.messages import Order
 from fedhca2.methods import METHODS
 from small import MECHANISMS, unifying
 from small_run import SETTINGS, clients_of, small
@@ -26,17 +24,8 @@ def interactions(client):
     return {name: tensor.clone() for name, tensor in tensors.items() if "/model/interaction." in name}
 
 
-@dataclass(frozen=True)
-class Turn:
-    """The reply of a client with several tasks, and its interactions before, after it took rows, and at the end."""
-
-    reply: Reply
-    before: dict
-    received: dict
-    after: dict
-
-
 def turns(form):
+    """Of a client with several tasks, replies and interactions: before a round, after it took rows, and at the end."""
     experiment, clients = members(form)
     server = Server(experiment.resolved_method, [client.profile for client in clients.values()])
     state, deliveries = server.start(), {}
@@ -46,7 +35,7 @@ def turns(form):
             client.perform(Order(number, deliveries.get(name, {}), train=False))
         received, upload = interactions(clients[CLIENT]), experiment.resolved_method.uploads(number)
         replies = {name: client.perform(Order(number, upload=upload)) for name, client in clients.items()}
-        yield Turn(replies[CLIENT], before, received, interactions(clients[CLIENT]))
+        yield replies[CLIENT], before, received, interactions(clients[CLIENT])
         state, deliveries, _ = server.step(state, replies.values())
 
 
@@ -66,12 +55,11 @@ def test_the_server_knows_nothing_of_it():
 def test_it_is_in_no_reply_changed_by_no_server_and_trained_unless_decoders_are_frozen(form):
     experiment, clients = members(form, None)
     frozen = "decoder" in METHODS[FORMS[form]["name"]].local.frozen
-    for number, turn in enumerate(turns(form)):
+    for number, (reply, before, received, after) in enumerate(turns(form)):
         without = clients[CLIENT].perform(Order(number, upload=experiment.resolved_method.uploads(number)))
-        rows = ({slot: len(row) for slot, row in reply.rows.items()} for reply in (turn.reply, without))
-        assert next(rows) == next(rows)
-        assert same(turn.before, turn.received)
-        assert same(turn.received, turn.after) == frozen
+        rows, others = ({slot: len(row) for slot, row in each.rows.items()} for each in (reply, without))
+        assert rows == others
+        assert (same(before, received), same(received, after)) == (True, frozen)
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "ditto"])

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from made_rows import layout_of, make, many_rows
+from made_rows import in_files, layout_of, make, many_rows
 from torch.testing import assert_close
 
-from fedhca2.aggregation import MappedRow, mixed_rows
+from fedhca2.aggregation import mixed_rows
 from fedhca2.methods import METHODS
 
 NAMES = ("coordinate_median", "trimmed_mean", "ties", "emr", "sign_agreement")
@@ -59,10 +59,7 @@ def test_the_formula_in_numpy(name, count):
 @pytest.mark.parametrize("name", NAMES)
 def test_files_and_memory_give_the_same_bits(name, tmp_path):
     data = [row.bfloat16() for row in many_rows(5, COLUMNS)]
-    for number, row in enumerate(data):
-        (tmp_path / str(number)).write_bytes(row.view(torch.uint8).numpy().tobytes())
-    files = [MappedRow.open(tmp_path / str(number), COLUMNS, torch.bfloat16) for number in range(5)]
-    assert torch.equal(combined(name, files), combined(name, [row.float() for row in data]))
+    assert torch.equal(combined(name, in_files(data, tmp_path)), combined(name, [row.float() for row in data]))
 
 
 @pytest.mark.parametrize("name", NAMES)
