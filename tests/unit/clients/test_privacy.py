@@ -1,13 +1,34 @@
+"""Privacy: the cost of updates as an ε, the law of the noise, and what leaves a client."""
+
+import sys
+from collections import Counter
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy  # imports its parts when they are used
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from fedhca2.clients.privacy import Privacy, in_steps, privatise, scale_within
+from fedhca2.clients.privacy import (
+    CAPACITY,
+    COLUMNS,
+    WIDTH,
+    Noise,
+    Privacy,
+    alias_table,
+    audited_epsilon,
+    combined,
+    epsilon,
+    in_steps,
+    noise_for,
+    privatise,
+    scale_within,
+    updates_for,
+)
 from fedhca2.params import Slot
 
 ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
@@ -120,3 +141,80 @@ REFUSED = [
 def test_what_would_hide_nothing_is_refused(attempt, message):
     with pytest.raises(ValueError, match=message):
         attempt()
+
+
+DEVIATIONS = [2.0**24, 1.37 * 2**24, 2.0**25 - 1]
+
+
+def test_noise_is_normal_also_in_its_tails_and_without_memory_and_takes_every_step_alike():
+    source = Noise(bytes(range(32)), DEVIATIONS[1])
+    drawn = source.draw(1_000_000)
+    far = np.abs(drawn) > 3 * DEVIATIONS[1]
+    assert scipy.stats.kstest(drawn / DEVIATIONS[1], "norm").pvalue > 0.01
+    assert scipy.stats.binomtest(int(far.sum()), len(drawn), 2 * scipy.stats.norm.sf(3)).pvalue > 0.01
+    assert scipy.stats.chisquare(np.bincount(drawn & 63)).pvalue > 0.01
+    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 5 / len(drawn) ** 0.5
+    assert not np.array_equal(source.draw(9), drawn[:9])  # draws go on where they were
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS)
+def test_each_bin_comes_as_often_as_the_law_says_to_the_last_bits(deviation):
+    table = alias_table(deviation)
+    assert table.highest.max() <= 1  # no step is wanted more often than it is proposed
+    weights = Counter()
+    for column in range(COLUMNS):
+        own = int(table.threshold[column])
+        weights[column] += own
+        weights[int(table.alias[column])] += CAPACITY - own
+    with localcontext(prec=50):
+        for bin in range(COLUMNS):
+            law = (-((Decimal(WIDTH) * bin / Decimal(deviation)) ** 2) / 2).exp() * weights[0]
+            found = weights[bin] * Decimal(float(table.highest[bin]))
+            assert abs(found / law - 1) < Decimal("3e-16")
+
+
+@pytest.mark.parametrize(("noise", "updates"), [(1.0, 1), (4.0, 1), (4.0, 100), (10.0, 100), (30.0, 25)])
+def test_epsilon_is_what_a_kept_accountant_says(noise, updates):
+    from dp_accounting import GaussianDpEvent  # takes a second, and every worker collects this file
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant()
+    accountant.compose(GaussianDpEvent(noise), updates)
+    assert epsilon(noise, updates) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-6)
+
+
+@pytest.mark.parametrize("noise", [0.003, 0.1, 1.0, 10.0, 1000.0])
+@pytest.mark.parametrize("updates", [1, 100])
+def test_the_audit_is_the_exact_value_or_little_more(noise, updates):
+    exact = epsilon(noise, updates)
+    assert exact * (1 - 1e-9) <= audited_epsilon({noise: updates}) <= 1.001 * exact + 1e-6
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+def test_updates_of_different_noise_add_up(delta):
+    noises = {1.0: 2, 2.5: 7, 30.0: 40}
+    assert audited_epsilon(noises, delta) == pytest.approx(epsilon(combined(noises), delta=delta), rel=1e-5)
+
+
+def test_without_the_extra_there_is_no_audit(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    assert audited_epsilon({1.0: 1}) is None
+
+
+def test_nothing_sent_and_noise_that_hides_all_cost_nothing_and_without_noise_nothing_is_private():
+    assert epsilon(1.0, 0) == epsilon(combined({})) == audited_epsilon({}) == epsilon(1e7, 1) == 0
+    assert epsilon(0.0, 1) == float("inf")
+
+
+@pytest.mark.parametrize("wanted", [0.1, 1.0, 8.0, 300.0])
+@pytest.mark.parametrize("updates", [1, 25, 1000])
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+def test_planned_noise_is_the_least_that_keeps_to_the_budget(wanted, updates, delta):
+    noise = noise_for(wanted, updates, delta)
+    assert epsilon(noise, updates, delta) <= wanted < epsilon(0.998 * noise, updates, delta)
+
+
+@pytest.mark.parametrize(("wanted", "noise"), [(1.0, 20.0), (8.0, 4.0), (50.0, 0.9)])
+def test_planned_updates_are_the_most_that_keep_to_the_budget(wanted, noise):
+    updates = updates_for(wanted, noise)
+    assert epsilon(noise, updates) <= wanted < epsilon(noise, updates + 1)
