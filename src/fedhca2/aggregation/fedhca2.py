@@ -18,28 +18,6 @@ from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
 
-def conflict_averse_mixing(gram: Tensor, c: float, rescale: bool = True) -> Tensor:
-    r"""Weights a of the update that is added, $\tilde U = \sum_i a_i \Delta_i$, [N]: FedHCA² Eq. (9).
-
-    $$a_i = \left(\tfrac1N + c\,\lVert\bar\Delta\rVert\, w_i / \lVert U_w \rVert\right) / (1 + c^2)$$
-
-    From the Gram matrix, `solve` finds the weights w of the least-conflicting combination of updates, Eq. (7). Without
-    `rescale`, the division by 1 + c² is left out; the released code has it and the paper does not. If 0 is in the
-    convex hull of the updates, $U_w$ has no direction, and the mean is used.
-
-    >>> conflict_averse_mixing(torch.eye(2), c=0.5)
-    tensor([0.6000, 0.6000], dtype=torch.float64)
-    """
-    gram = gram.double()
-    mean = torch.full((len(gram),), 1 / len(gram), dtype=torch.float64)
-    w = torch.from_numpy(solve(gram.numpy(), c))
-    length = (w @ gram @ w).clamp(min=0).sqrt()
-    if length <= 1e-6 * gram.diagonal().max().sqrt():
-        return mean
-    added = c * (mean @ gram @ mean).clamp(min=0).sqrt() / length
-    return (mean + added * w) / (1 + c**2 if rescale else 1)
-
-
 class ConflictAverse(CommonUpdate):
     """FedHCA² for encoders: θ + Δ + α·Ũ, with the same Ũ for all and an α that each client learns."""
 
@@ -54,8 +32,25 @@ class ConflictAverse(CommonUpdate):
     ] = 0.1
 
     def weights(self, gram: Tensor) -> Tensor:
-        """Weights of Ũ."""
-        return conflict_averse_mixing(gram, self.c, self.rescale == "released")
+        r"""Weights a of the update that is added, $\tilde U = \sum_i a_i \Delta_i$, [N]: FedHCA² Eq. (9).
+
+        $$a_i = \left(\tfrac1N + c\,\lVert\bar\Delta\rVert\, w_i / \lVert U_w \rVert\right) / (1 + c^2)$$
+
+        From the Gram matrix, `solve` finds the weights w of the least-conflicting combination of updates, Eq. (7). The
+        released code has the division by 1 + c², and the paper does not. If 0 is in the convex hull of the updates,
+        $U_w$ has no direction, and the mean is used.
+
+        >>> ConflictAverse(c=0.5).weights(torch.eye(2))
+        tensor([0.6000, 0.6000], dtype=torch.float64)
+        """
+        gram = gram.double()
+        mean = torch.full((len(gram),), 1 / len(gram), dtype=torch.float64)
+        w = torch.from_numpy(solve(gram.numpy(), self.c))
+        length = (w @ gram @ w).clamp(min=0).sqrt()
+        if length <= 1e-6 * gram.diagonal().max().sqrt():
+            return mean
+        added = self.c * (mean @ gram @ mean).clamp(min=0).sqrt() / length
+        return (mean + added * w) / (1 + self.c**2 if self.rescale == "released" else 1)
 
 
 Scale = Literal["paper", "cosine"]
