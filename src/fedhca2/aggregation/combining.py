@@ -70,7 +70,7 @@ class TrimmedMean(Combiner):
 
 
 class TiesMerging(Combiner):
-    """TIES (Yadav et al. 2023), one update for all: the mean of the largest values that have the sign of their sum."""
+    """One update for all: trim, elect signs, and average the updates that agree with them (TIES)."""
 
     kind: Literal["ties"] = "ties"
     keep: Annotated[float, Field(gt=0, le=1, description="share of an update's values that count, the largest")] = 0.2
@@ -81,7 +81,7 @@ class TiesMerging(Combiner):
         return rows.thresholds(self.keep)
 
     def combine(self, block: Tensor, members: Sequence[Member], measured: Tensor) -> Tensor:
-        """One row."""
+        """One row: the mean of the values that are large enough and have the sign of their sum (Yadav et al. 2023)."""
         large = block * (block.abs() >= measured[:, None])
         agree = (large * large.sum(dim=0)) > 0
         return self.rate * ((large * agree).sum(dim=0) / agree.sum(dim=0).clamp(min=1))[None]

@@ -101,15 +101,12 @@ class CommonUpdate(Aggregator):
 
 
 class Extrapolated(CommonUpdate):
-    r"""FedExP: the mean update, and the more of it the less the updates agree, but at most N times.
-
-    $$\eta = \max\left(1, \tfrac{\sum_i \lVert\Delta_i\rVert^2}{2N\lVert\bar\Delta\rVert^2}\right)$$
-    """
+    """FedExP: the mean update, and the more of it the less the updates agree."""
 
     kind: Literal["extrapolated"] = "extrapolated"
 
     def weights(self, gram: Tensor) -> Tensor:
-        """Equal weights, η/N."""
+        r"""Equal weights η/N, with $\eta = \sum_i \lVert\Delta_i\rVert^2 / 2N\lVert\bar\Delta\rVert^2$ kept within 1 and N."""
         gram, count = gram.double(), len(gram)
         squares, of_mean = float(gram.diagonal().mean()), float(gram.mean())
         eta = min(max(1.0, squares / (2 * of_mean)), float(count)) if of_mean > 0 else 1.0

@@ -230,13 +230,7 @@ class Voting(Aggregator):
 
 
 class Attentive(Aggregator):
-    r"""FedAMP: every member's own convex mixture of all parameters.
-
-    $$\xi_{ij} = \frac\alpha\sigma \exp(-\lVert w_i - w_j \rVert^2 / \sigma), \quad
-    u_i = (1 - \textstyle\sum_{j \ne i} \xi_{ij}) w_i + \sum_{j \ne i} \xi_{ij} w_j$$
-
-    If a row of ξ sums to more than 1, as for equal models, it is divided by its sum: u must be a convex mixture.
-    """
+    """Every member's own convex mixture of all parameters."""
 
     measure: ClassVar[Measure] = "differences"
     whole: ClassVar[bool] = True
@@ -246,7 +240,13 @@ class Attentive(Aggregator):
     sigma: Annotated[float, Field(gt=0, description="squared distance at which a model's weight falls to 1/e")] = 1.0
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Mix one row per member."""
+        r"""Mix one row per member, as FedAMP does.
+
+        $$\xi_{ij} = \frac\alpha\sigma \exp(-\lVert w_i - w_j \rVert^2 / \sigma), \quad
+        u_i = (1 - \textstyle\sum_{j \ne i} \xi_{ij}) w_i + \sum_{j \ne i} \xi_{ij} w_j$$
+
+        If a row of ξ sums to more than 1, as for equal models, it is divided by its sum: u must be a convex mixture.
+        """
         gram = products.sum(dim=0).double()
         squares = gram.diagonal()
         distances = (squares[:, None] + squares - 2 * gram).clamp(min=0)
@@ -256,26 +256,21 @@ class Attentive(Aggregator):
 
 
 class StepMean(Averaging):
-    r"""FedNova: the mean update per step, $\sum p_i \Delta_i / a_i$, taken for $\sum p_i a_i$ steps."""
+    """FedNova: the mean update per step, taken for the mean number of steps."""
 
     sends: ClassVar[Kind] = "updates"
 
     kind: Literal["step_mean"] = "step_mean"
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Mix one row for all: the mean update per step."""
+        r"""Mix one row for all, $\sum p_i \Delta_i / a_i$ for the steps $a_i$, and scale it by $\sum p_i a_i$."""
         shares = mean_weights(self.counts(members))
         steps = torch.tensor([member.steps for member in members], dtype=torch.float64)
         return Mixing("start", (Blend((shares / steps)[None], (0,) * len(members), scale=float(shares @ steps)),))
 
 
 class Stock(Aggregator):
-    r"""Model Stock: the mean update, and in each tensor the less of it the less the updates agree.
-
-    With the mean cosine θ between two updates, or 0 if it is negative, its share is
-
-    $$t = \frac{N \cos\theta}{(N - 1) \cos\theta + 1}$$
-    """
+    """Model Stock: the mean update, and in each tensor the less of it the less the updates agree."""
 
     sends: ClassVar[Kind] = "updates"
     measure: ClassVar[Measure] = "rows"
@@ -284,7 +279,10 @@ class Stock(Aggregator):
     kind: Literal["stock"] = "stock"
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Mix one row for all."""
+        r"""Mix one row for all: the mean update times $t = N \cos\theta / ((N - 1) \cos\theta + 1)$ for each tensor.
+
+        cos θ is the mean cosine between two updates, or 0 if that is negative.
+        """
         n, ratio = len(members), torch.ones(len(products), dtype=torch.float64)
         if n > 1:
             cosine = torch.stack([(cosines(each).sum() - n) / (n * (n - 1)) for each in products]).clamp(min=0)
@@ -293,11 +291,9 @@ class Stock(Aggregator):
 
 
 class Graph(Averaging):
-    r"""pFedGraph: every member's own mixture of all parameters, the more of another's the more alike they have become.
+    """pFedGraph: every member's own mixture of all parameters, the more of another's the more alike they have become.
 
-    Weights minimise $\lambda\lVert w - p\rVert^2 - \sum_j w_j \cos_{ij}$: they are the simplex's nearest points to
-    $p + \cos_{i\cdot} / 2\lambda$. Parameters are compared by their differences from the mean of all, and a cosine
-    above 0.9 counts as 1, as released.
+    Parameters are compared by their differences from the mean of all.
     """
 
     measure: ClassVar[Measure] = "differences"
@@ -308,7 +304,10 @@ class Graph(Averaging):
     closeness: Annotated[float, Field(gt=0, description="λ: how close weights stay to those of a plain mean")] = 0.8
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Mix one row per member."""
+        r"""Mix one row per member, with the simplex's nearest points to $p + \cos_{i\cdot} / 2\lambda$ as weights.
+
+        They minimise $\lambda\lVert w - p\rVert^2 - \sum_j w_j \cos_{ij}$. A cosine above 0.9 counts as 1, as released.
+        """
         cosine = cosines(centred(products.sum(dim=0)))
         cosine = torch.where(cosine > 0.9, 1.0, cosine)
         weights = onto_simplex(mean_weights(self.counts(members)) + cosine / (2 * self.closeness))
