@@ -106,7 +106,7 @@ class Extrapolated(CommonUpdate):
     kind: Literal["extrapolated"] = "extrapolated"
 
     def weights(self, gram: Tensor) -> Tensor:
-        r"""Equal weights η/N, with $\eta = \sum_i \lVert\Delta_i\rVert^2 / 2N\lVert\bar\Delta\rVert^2$ kept within 1 and N."""
+        r"""Equal weights η/N: $\eta = \sum_i \lVert\Delta_i\rVert^2 / 2N\lVert\bar\Delta\rVert^2$, but from 1 to N."""
         gram, count = gram.double(), len(gram)
         squares, of_mean = float(gram.diagonal().mean()), float(gram.mean())
         eta = min(max(1.0, squares / (2 * of_mean)), float(count)) if of_mean > 0 else 1.0
