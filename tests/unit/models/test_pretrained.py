@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from fedhca2.models import Encoder, EncoderConfig, pretrained
 from fedhca2.models.config import SWIN_T
-from fedhca2.models.pretrained import reordered_merging, to_timm
+from fedhca2.models.pretrained import to_timm
 from small import small
 
 SIZE = (64, 64)
@@ -24,32 +24,6 @@ def _fresh():
 
 def encoder(name="swin_micro", **options):
     return Encoder(EncoderConfig(name=name, **options), SIZE)
-
-
-def to_mmseg(name):
-    """mmseg's name for a tensor of our Swin encoders."""
-    if name.startswith("norms."):
-        return f"backbone.norm{name.removeprefix('norms.')}"
-    name = name.removeprefix("body.").replace("patch_embed.proj.", "patch_embed.projection.")
-    if name.startswith("layers_"):
-        stage, rest = int(name[7]), name[9:]
-        if rest.startswith("downsample."):
-            stage -= 1
-        rest = rest.replace("attn.", "attn.w_msa.")
-        rest = rest.replace("mlp.fc1.", "ffn.layers.0.0.").replace("mlp.fc2.", "ffn.layers.1.")
-        name = f"stages.{stage}.{rest}"
-    return f"backbone.{name}"
-
-
-def mmseg_order(tensor):
-    """The inverse of what reading mmseg's patch merging does: inputs (x, y, c) become (c, y, x)."""
-    channels = tensor.shape[-1] // 4
-    return tensor.reshape(*tensor.shape[:-1], 2, 2, channels).transpose(-3, -1).reshape(tensor.shape)
-
-
-def as_mmseg(state):
-    renamed = {to_mmseg(name): mmseg_order(t) if "downsample" in name else t for name, t in state.items()}
-    return renamed | {"decode_head.conv_seg.weight": torch.zeros(150, 8), "backbone.extra": torch.zeros(1)}
 
 
 @pytest.fixture
@@ -70,47 +44,21 @@ def as_trained(state):
     return {f"encoder.{name}": tensor for name, tensor in state.items()} | {"heads.semseg.0.bias": torch.zeros(3)}
 
 
-@pytest.mark.parametrize("named", [dict, as_trained, as_mmseg], ids=["our names", "a trained model", "mmseg"])
+def as_checkpoint(state):
+    tensors = {f"backbone.{name}": tensor for name, tensor in state.items()}
+    return {"state_dict": tensors | {"decode_head.conv_seg.weight": torch.zeros(150, 8)}, "meta": {"epoch": 1}}
+
+
+@pytest.mark.parametrize(
+    "named", [dict, as_trained, as_checkpoint], ids=["our names", "a trained model", "a checkpoint"]
+)
 def test_a_file_is_read_whatever_its_names(tmp_path, source, images, named):
-    if named is as_mmseg:
-        torch.save({"state_dict": as_mmseg(source.state_dict()), "meta": {"epoch": 1}}, tmp_path / "weights")
-    else:
-        save_file(named(source.state_dict()), tmp_path / "weights.safetensors")
-    loaded = encoder(weights=str(next(tmp_path.iterdir())))
+    """Those of mmseg are in tests/golden/test_swin_maps.py."""
+    save, name = (torch.save, "weights") if named is as_checkpoint else (save_file, "weights.safetensors")
+    save(named(source.state_dict()), tmp_path / name)
+    loaded = encoder(weights=str(tmp_path / name))
     for ours, theirs in zip(loaded.eval()(images), source.eval()(images), strict=True):
         assert_close(ours, theirs)
-
-
-class UnfoldedMerging(nn.Module):
-    """Patch merging as in mmseg, with nn.Unfold."""
-
-    def __init__(self, channels):
-        super().__init__()
-        self.norm = nn.LayerNorm(4 * channels)
-        self.reduction = nn.Linear(4 * channels, 2 * channels, bias=False)
-        nn.init.normal_(self.norm.weight)
-        nn.init.normal_(self.norm.bias)
-
-    def forward(self, image):
-        patches = nn.functional.unfold(image.permute(0, 3, 1, 2), kernel_size=2, stride=2).transpose(1, 2)
-        return self.reduction(self.norm(patches))
-
-
-def test_reordered_weights_merge_patches_as_mmseg_does(rng):
-    theirs = UnfoldedMerging(6)
-    ours = timm.models.swin_transformer.PatchMerging(6)
-    ours.load_state_dict({name: reordered_merging(tensor) for name, tensor in theirs.state_dict().items()})
-    image = torch.randn(2, 8, 10, 6, generator=rng)
-    assert_close(ours(image).flatten(1, 2), theirs(image))
-
-
-def test_a_full_size_swin_has_the_names_of_the_released_inventory():
-    with torch.device("meta"):
-        names = {to_mmseg(name) for name in Encoder(EncoderConfig(name=SWIN_T), (512, 512)).state_dict()}
-    some = {"backbone.patch_embed.projection.weight", "backbone.stages.2.downsample.reduction.weight"}
-    some |= {"backbone.stages.3.blocks.1.ffn.layers.0.0.bias", "backbone.norm3.weight"}
-    some |= {"backbone.stages.0.blocks.0.attn.w_msa.relative_position_bias_table"}
-    assert (len(names), some <= names) == (177, True)
 
 
 def test_names_of_the_authors_of_swin_are_read():
@@ -158,8 +106,8 @@ def test_weights_of_timm_come_from_timm(monkeypatch, images, offline):
 
 
 def test_a_missing_tensor_and_weights_of_another_encoder_are_errors(tmp_path, source):
-    state = as_mmseg(source.state_dict())
-    del state["backbone.stages.1.blocks.0.norm1.bias"]
+    state = dict(source.state_dict())
+    del state["body.layers_1.blocks.0.norm1.bias"]
     other = timm.create_model("test_resnet").state_dict()
     missing = r"encoder 'swin_micro', got 1 of \d+ tensors missing .* body.layers_1.blocks.0.norm1.bias, missing"
     for tensors, message in ((state, missing), (other, "expected those of encoder 'swin_micro'")):
