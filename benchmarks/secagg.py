@@ -29,7 +29,6 @@ from rich.table import Table
 from safetensors.torch import load_file
 from wire import second_round
 
-from fedhca2.aggregation import conflict_averse_mixing
 from fedhca2.aggregation.rows import Projection
 from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
@@ -39,6 +38,7 @@ from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.sum_server import Sketcher
 from fedhca2.messages import Order
+from fedhca2.methods import ConflictAverse
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Watcher
 from fedhca2.seeds import derive
@@ -234,7 +234,7 @@ def sketch() -> None:
     orders = {name: Order(0, upload={"encoder": "updates"}) for name in fleet.profiles}
     updates = torch.stack([reply.rows[ENCODER] for reply in fleet.perform(orders, lambda *_: None).values()]).double()
     gram, numel = updates @ updates.T, updates.shape[1]
-    exact, lengths = conflict_averse_mixing(gram, 0.4), gram.diagonal().sqrt()
+    exact, lengths = ConflictAverse().weights(gram), gram.diagonal().sqrt()
     title = f"{len(updates)} updates of {numel:,} values"
     columns = ("cosines off by", "√(2/k)", "a off by", "Ũ off by", "cosine of a guess", "√(k/D)")
     table = Table("k", *columns, title=title)
@@ -243,7 +243,7 @@ def sketch() -> None:
         for seed in range(50):
             sketches = torch.stack([Sketcher(size, seed).sketch(row, ENCODER, 0) for row in updates]).double()
             found = sketches @ sketches.T
-            change = conflict_averse_mixing(found, 0.4) - exact
+            change = ConflictAverse().weights(found) - exact
             guess = guessed(sketches[0], seed, numel)
             off[0].append(float(((found - gram) / torch.outer(lengths, lengths)).square().mean().sqrt()))
             off[1].append(float((change / exact.mean()).square().mean().sqrt()))

@@ -11,8 +11,7 @@ from time import perf_counter
 import numpy as np
 from scipy.optimize import minimize
 
-from fedhca2.aggregation import relative_gap
-from fedhca2.aggregation.solver import solve
+from fedhca2.aggregation.solver import relative_gap, solve
 
 C = 0.4
 

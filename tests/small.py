@@ -2,9 +2,8 @@
 
 from functools import partial
 
-from fedhca2.aggregation import CommonUpdate, ServerAdam, SignAgreement, TrimmedMean
 from fedhca2.experiment import Experiment, open_data
-from fedhca2.methods import METHODS
+from fedhca2.methods import METHODS, CommonUpdate, ServerAdam, SignAgreement, TrimmedMean
 from small_run import clients_of
 from tiny_encoder import TINY
 

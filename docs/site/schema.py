@@ -18,8 +18,7 @@ from pydantic.json_schema import models_json_schema
 from fedhca2.config import Config
 from fedhca2.data import KINDS
 from fedhca2.experiment.experiment import Experiment
-from fedhca2.methods import METHODS, HyperWeights, Method, components_of
-from fedhca2.methods.catalogue import AGGREGATED, COMPONENTS, OWN, kinds_of
+from fedhca2.methods import AGGREGATED, COMPONENTS, METHODS, OWN, HyperWeights, Method, components_of, kinds_of
 from fedhca2.models.config import DecoderConfig, EncoderConfig, HeadConfig, InteractionConfig, Part
 from fedhca2.tasks import TASKS
 

@@ -4,9 +4,11 @@ import json
 from dataclasses import dataclass, replace
 from functools import cache
 
-import small_run
-from fedhca2.clients import Client
-from fedhca2.experiment import Experiment, assign_shards
+import torch
+
+from fedhca2.clients import Client, DeviceSlot
+from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
@@ -22,12 +24,14 @@ MIXED = (
     ("home", "indoor", ("semseg", "depth")),
     ("street", "outdoor", ("semseg",)),
 )
-SCENES = {"kind": "scenes", "size": [32, 32], "val": 1}
 SETTINGS = {
     "model": {"encoder": {"name": TINY}, "feature_width": 8, "decoder_width": 8},
-    "training": small_run.SETTINGS["training"],
+    "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
     "tasks": {"things": "multilabel"},
-    "data": {name: {**SCENES, "domain": name, "train": count} for name, count in (("outdoor", 8), ("indoor", 4))},
+    "data": {
+        "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 8, "val": 1},
+        "indoor": {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 4, "val": 1},
+    },
 }
 
 
@@ -51,10 +55,10 @@ def rows_of(learner):
 
 
 class RecordedFleet:
-    """Carries out orders one client after another, each in two steps, and records what `look` sees of it."""
+    """Carries out orders one client after another, each in two steps, and records them."""
 
-    def __init__(self, clients, look=lambda client: rows_of(client.shared)):
-        self.absent, self.look = {}, look
+    def __init__(self, clients):
+        self.absent = {}
         self.clients: dict[str, Client] = {client.name: client for client in clients}
         self.turns: dict[str, list[Turn]] = {name: [] for name in self.clients}
 
@@ -66,11 +70,11 @@ class RecordedFleet:
         return {name: self._perform(self.clients[name], order) for name, order in orders.items()}
 
     def _perform(self, client, order):
-        before = self.look(client)
+        before = rows_of(client.shared)
         client.perform(Order(order.round, order.deliveries, train=False))
-        received = self.look(client)
+        received = rows_of(client.shared)
         reply = client.perform(replace(order, deliveries={}))
-        turn = Turn(order, reply, before, received, self.look(client), rows_of(client.personal))
+        turn = Turn(order, reply, before, received, rows_of(client.shared), rows_of(client.personal))
         self.turns[client.name].append(turn)
         return reply
 
@@ -84,13 +88,15 @@ def experiment_of(method, clients=MIXED, rounds=2):
     return Experiment.parse({**SETTINGS, "rounds": rounds, "method": method, "clients": entries})
 
 
+@cache
+def data():
+    return open_data(experiment_of("local"))
+
+
 def clients_of(method, clients=MIXED, rounds=2, shards=None):
-    return [*small_run.clients_of(experiment_of(method, clients, rounds), shards).values()]
-
-
-def shards_of(method, clients=MIXED, rounds=2):
     experiment = experiment_of(method, clients, rounds)
-    return assign_shards(experiment, small_run.open_data_once(experiment))
+    shards = shards or assign_shards(experiment, data())
+    return [plan.build() for plan in plan_clients(experiment, data(), shards, DeviceSlot(torch.device("cpu")))]
 
 
 def federate(method, clients=MIXED, rounds=2, shards=None):

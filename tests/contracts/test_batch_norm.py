@@ -8,10 +8,8 @@ from array_federation import SCENARIOS, ArrayFederation, Site
 from real_federation import federated
 from torch.testing import assert_close
 
-from fedhca2.federation.server import Server
-from fedhca2.messages import Profile, Reply
 from fedhca2.methods import resolve
-from fedhca2.params import Layout, Slot, assign
+from fedhca2.params import Slot, assign
 
 ENCODER, ENCODER_NORMS, HOME_DEPTH = Slot("encoder"), Slot("encoder_norms"), Slot("decoder_norms", "depth")
 PAIRS = [Site("outdoor", (task,)) for task in ("semseg", "sal", "semseg", "sal")]
@@ -22,7 +20,7 @@ def norms(turn, moment):
 
 
 @pytest.mark.parametrize(("name", "policy"), [("fedavg", "local"), ("fedper", "local"), ("fedper", "average")])
-def test_local_statistics_and_those_of_a_part_that_is_not_shared_stay(name, policy):
+def test_statistics_stay_as_they_were_if_they_are_local_or_of_a_part_that_is_not_shared(name, policy):
     for turns in federated(name, batch_norm=policy).turns.values():
         assert all(torch.equal(row, turns[1].before[slot]) for slot, row in norms(turns[1], "received").items())
 
@@ -49,63 +47,29 @@ def test_recalibrated_statistics_are_those_of_the_local_images():
     mean = torch.stack([features.mean(dim=(0, 2, 3)) for features in seen]).mean(dim=0)
     variance = torch.stack([features.transpose(0, 1).flatten(1).var(dim=1) for features in seen]).mean(dim=0)
     assert_close(turn.received[HOME_DEPTH], torch.cat([mean, variance]), rtol=1e-4, atol=1e-6)
-    assert {slot.part for slot in turn.order.deliveries} == {"encoder", "decoder"}  # recalibration does not cross
+    assert {slot.part for slot in turn.order.deliveries} == {"encoder", "decoder"}
 
 
-def mixings_of(name):
-    """How each part is mixed in a round of a federation of arrays."""
-    federation = ArrayFederation(resolve(name, {"batch_norm": "average"}), PAIRS)
-    federation.round()
-    return {aggregation.part: aggregation.mixing for aggregation in federation.record.aggregations}
-
-
-@pytest.mark.parametrize("name", ["fedavg", "single_task_fl", "fedpull", "matfl", "matfl_voting"])
-def test_statistics_are_mixed_as_the_parameters_that_they_belong_to(name):
-    mixings = mixings_of(name)
-    for part in {"encoder", "decoder"} & set(mixings):
-        (own,), (statistics,) = mixings[part].blends, mixings[f"{part}_norms"].blends
-        assert torch.equal(own.weights[list(own.gets)], statistics.weights[list(statistics.gets)])
-
-
-@pytest.mark.parametrize("name", ["fedhca2", "ties"])
-def test_statistics_are_averaged_over_all_where_weights_are_learned_or_there_are_none(name):
-    (blend,) = mixings_of(name)["encoder_norms"].blends
-    assert_close(blend.weights, torch.full((1, 4), 0.25, dtype=torch.float64))
-
-
-def test_a_mean_of_statistics_takes_the_place_of_a_client_s_own():
-    """Also if parameters are changed by updates: a sum of changes could make a variance negative."""
-    federation = ArrayFederation(resolve("matfl_voting", {"batch_norm": "average", "friends": 2}), PAIRS)
-    sent = []
+@pytest.mark.parametrize("name", ["fedavg", "single_task_fl", "fedpull", "matfl", "matfl_voting", "fedhca2", "ties"])
+def test_statistics_are_mixed_as_their_parameters_or_averaged_where_weights_are_learned_or_there_are_none(name):
+    """And the mixture takes the place of a client's own: a sum of changes could make a variance negative."""
+    federation, sent = ArrayFederation(resolve(name, {"batch_norm": "average"}), PAIRS), []
     federation.round(lambda replies: sent.extend(reply.rows[ENCODER_NORMS] for reply in replies) or replies)
-    (blend,) = federation.record.aggregations[1].mixing.blends
-    expected = (blend.weights[list(blend.gets)] @ torch.stack(sent).double()).float()
+    blends = {each.part: each.mixing.blends[0] for each in federation.record.aggregations}
+    weights = {part: each.weights[list(each.gets)] for part, each in blends.items() if part.endswith("_norms")}
+    for part, found in weights.items():
+        own, averaged = blends[part.removesuffix("_norms")], torch.full((4, 4), 0.25, dtype=torch.float64)
+        assert torch.equal(found, averaged if name in ("fedhca2", "ties") else own.weights[list(own.gets)])
+    expected = (weights["encoder_norms"] @ torch.stack(sent).double()).float()
     assert_close(torch.stack([client.rows[ENCODER_NORMS] for client in federation.clients]), expected)
 
 
 def test_statistics_cross_in_the_rounds_of_their_parameters_alone():
     method = resolve("fedper", {"batch_norm": "average", "decoder": {"kind": "group_mean", "every": 2}})
-    first, second = (set(method.uploads(round)) - {"encoder", "encoder_norms"} for round in range(2))
-    assert (first, second) == (set(), {"decoder", "decoder_norms"})
-
-
-def clusters(parameters, statistics):
-    """The clusters of MaT-FL, from each client's parameter and running statistic."""
-    layouts = dict.fromkeys((ENCODER, ENCODER_NORMS), Layout(("x",), ((2,),)))
-    rows = [
-        dict(zip(layouts, map(torch.tensor, each), strict=True)) for each in zip(parameters, statistics, strict=True)
+    assert [set(method.uploads(round)) - {"encoder", "encoder_norms"} for round in range(2)] == [
+        set(),
+        {"decoder", "decoder_norms"},
     ]
-    replies = [Reply(f"c{i}", 0, each) for i, each in enumerate(rows)]
-    profiles = [Profile(reply.client, "d", ("edge",), 1, layouts) for reply in replies]
-    server = Server(resolve("matfl", {"batch_norm": "average"}), profiles)
-    return server.step(server.start(), replies)[2].aggregations[0].mixing.blends[0].gets
-
-
-def test_statistics_are_part_of_what_is_clustered():
-    near, far = [0.0, 0.1], [1.0, 0.1]
-    parameters = [near, near, far, far]
-    assert clusters(parameters, [[1.0, 1.0]] * 4) == (0, 0, 1, 1)
-    assert clusters(parameters, [[0.0, 0.0], [9.0, 9.0]] * 2) == (0, 1, 0, 1)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -116,14 +80,3 @@ def test_every_client_gets_its_statistics(name, scenario):
     for client in federation.clients:
         uploads = federation.server.uploads(client.profile.client, 0)
         assert set(deliveries[client.profile.client]) == {slot for slot in client.rows if slot.part in uploads}
-
-
-def test_a_client_whose_statistics_are_not_finite_is_left_out():
-    federation = ArrayFederation(resolve("matfl", {"batch_norm": "average"}), PAIRS)
-
-    def spoilt(replies):
-        rows = {**replies[0].rows, ENCODER_NORMS: torch.full_like(replies[0].rows[ENCODER_NORMS], torch.nan)}
-        return [Reply(replies[0].client, 0, rows), *replies[1:]]
-
-    federation.round(spoilt)
-    assert federation.record.refused == {"c0": "encoder_norms: expected finite values, got NaN or infinite ones"}

@@ -1,22 +1,16 @@
 """An interaction stays with its client: no message has it, no method mixes it, and it trains as the decoders do."""
 
-from functools import cache
-
 import pytest
-from real_federation import RecordedFleet
 
-from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from fedhca2.methods import METHODS
-from fedhca2.run_folder.records import Watcher
 from small import MECHANISMS, unifying
 from small_run import SETTINGS, clients_of, small
 
 CLIENT = "home"
 HEADS = {"name": "fedsta", **unifying(every=1)}  # which also shares decoders and heads
 FORMS = {name: {"name": name} for name in MECHANISMS} | {"fedsta with heads": HEADS}
-every_method = pytest.mark.parametrize("form", FORMS)
 
 
 def members(form, interaction="cross_attention"):
@@ -30,12 +24,19 @@ def interactions(client):
     return {name: tensor.clone() for name, tensor in tensors.items() if "/model/interaction." in name}
 
 
-@cache
 def turns(form):
+    """Of a client with several tasks, replies and interactions: before a round, after it took rows, and at the end."""
     experiment, clients = members(form)
-    fleet = RecordedFleet(clients.values(), interactions)
-    run_rounds(Server(experiment.resolved_method, fleet.profiles.values()), fleet, 2, 0, Watcher())
-    return fleet.turns[CLIENT][:2]
+    server = Server(experiment.resolved_method, [client.profile for client in clients.values()])
+    state, deliveries = server.start(), {}
+    for number in range(2):
+        before = interactions(clients[CLIENT])
+        for name, client in clients.items():
+            client.perform(Order(number, deliveries.get(name, {}), train=False))
+        received, upload = interactions(clients[CLIENT]), experiment.resolved_method.uploads(number)
+        replies = {name: client.perform(Order(number, upload=upload)) for name, client in clients.items()}
+        yield replies[CLIENT], before, received, interactions(clients[CLIENT])
+        state, deliveries, _ = server.step(state, replies.values())
 
 
 def same(one, other):
@@ -50,25 +51,15 @@ def test_the_server_knows_nothing_of_it():
     }
 
 
-@every_method
-def test_a_reply_has_the_rows_that_it_has_without_it(form):
-    _, clients = members(form, None)
-    for number, turn in enumerate(turns(form)):
-        without = clients[CLIENT].perform(Order(number, upload=turn.order.upload))
-        assert {slot: len(row) for slot, row in turn.reply.rows.items()} == {
-            slot: len(row) for slot, row in without.rows.items()
-        }
-
-
-@every_method
-def test_the_server_does_not_change_it(form):
-    assert all(same(turn.before, turn.received) for turn in turns(form))
-
-
-@every_method
-def test_it_trains_unless_decoders_are_frozen(form):
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_in_no_reply_changed_by_no_server_and_trained_unless_decoders_are_frozen(form):
+    experiment, clients = members(form, None)
     frozen = "decoder" in METHODS[FORMS[form]["name"]].local.frozen
-    assert [same(turn.received, turn.after) for turn in turns(form)] == [frozen] * 2
+    for number, (reply, before, received, after) in enumerate(turns(form)):
+        without = clients[CLIENT].perform(Order(number, upload=experiment.resolved_method.uploads(number)))
+        rows, others = ({slot: len(row) for slot, row in each.rows.items()} for each in (reply, without))
+        assert rows == others
+        assert (same(before, received), same(received, after)) == (True, frozen)
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "ditto"])

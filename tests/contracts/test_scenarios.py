@@ -5,8 +5,9 @@ from math import isfinite
 
 import pytest
 from array_federation import SCENARIOS
-from real_federation import clients_of, experiment_of, shards_of
+from real_federation import clients_of, data, experiment_of
 
+from fedhca2.experiment import assign_shards
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
@@ -39,28 +40,21 @@ def clients_in(scenario):
     return tuple((f"c{i}", *site) for i, site in enumerate(sites))
 
 
-def assert_runs(method, scenario, rounds):
-    clients = clients_in(scenario)
-    given = shards_of(method, clients, rounds)  # of which two steps: methods that pull do so from the second on
-    shards = {name: replace(shard, train=shard.train[:4]) for name, shard in given.items()}
-    fleet = InProcess(clients_of(method, clients, rounds, shards))
-    server = Server(experiment_of(method, clients, rounds).resolved_method, fleet.profiles.values())
-    watcher = Refusals()
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in MECHANISMS if name != "fedhca2"]
+
+
+@pytest.mark.parametrize("name", ["fedhca2", *OTHERS])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_method_runs_in(name, scenario):
+    rounds, brief = 2 if name == "fedhca2" else 1, {"final_epochs": 1} if METHODS[name].local.final_epochs else {}
+    method, clients = {"name": name, **brief}, clients_in(scenario)
+    experiment = experiment_of(method, clients, rounds)
+    # Two steps each: methods that pull do so from the second on.
+    shards = {name: replace(shard, train=shard.train[:4]) for name, shard in assign_shards(experiment, data()).items()}
+    fleet, watcher = InProcess(clients_of(method, clients, rounds, shards)), Refusals()
+    server = Server(experiment.resolved_method, fleet.profiles.values())
     scores = run_rounds(server, fleet, rounds, 0, watcher).scores
     assert not watcher.refused
     assert {name: tuple(tasks) for name, tasks in scores.items()} == {name: tasks for name, _, tasks, _ in clients}
     values = [value for tasks in scores.values() for metrics in tasks.values() for value in metrics.values()]
     assert all(map(isfinite, values))
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_fedhca2_runs_in(scenario):
-    assert_runs("fedhca2", scenario, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "fedhca2"])
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_other_method_runs_in(name, scenario):
-    brief = {"final_epochs": 1} if METHODS[name].local.final_epochs else {}
-    assert_runs({"name": name, **brief}, scenario, 1)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedhca2.aggregation import conflict_averse, conflict_averse_weights, relative_gap
+from fedhca2.aggregation import conflict_averse, conflict_averse_weights
+from fedhca2.aggregation.solver import relative_gap
 
 DATA = np.load(Path(__file__).parent / "data" / "conflict_averse.npz")
 CASES = json.loads(str(DATA["cases"]))

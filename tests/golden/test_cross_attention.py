@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.aggregation import CrossAttention, Member, Rows, cross_attention
+from fedhca2.aggregation import Member, Rows, cross_attention
+from fedhca2.methods import CrossAttention
 from fedhca2.params import Layout, add_scaled, layer_products
 
 DATA = np.load(Path(__file__).parent / "data" / "cross_attention.npz")

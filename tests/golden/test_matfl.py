@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.aggregation import Clustered, Member, Rows
+from fedhca2.aggregation import Member, Rows
 from fedhca2.federation.server import Server
 from fedhca2.messages import Profile, Reply
-from fedhca2.methods import resolve
+from fedhca2.methods import Clustered, resolve
 from fedhca2.params import Layout, Slot
 
 DATA = np.load(Path(__file__).parent / "data" / "matfl.npz")

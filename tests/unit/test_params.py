@@ -31,42 +31,27 @@ def pair(rng):
     return torch.randn(2, LAYOUT.numel, generator=rng)
 
 
-def test_a_row_comes_apart_into_what_it_was_made_of(values):
+def test_a_row_is_a_copy_that_comes_apart_into_what_it_was_made_of(values):
     row = flatten(dict(reversed(values.items())), LAYOUT)  # it goes by name and not by order
     assert not row.requires_grad
     assert all(piece.equal(values[name]) for name, piece in unflatten(row, LAYOUT).items())
-
-
-def test_a_row_is_a_copy(values):
-    flatten(values, LAYOUT).zero_()
+    row.zero_()
     assert all(value.any() for value in values.values())
+    assign(values, torch.arange(LAYOUT.numel, dtype=torch.float32), LAYOUT)
+    assert_close(flatten(values, LAYOUT), torch.arange(LAYOUT.numel, dtype=torch.float32))
 
 
-def test_assign_writes_a_row_into_parameters(values):
-    row = torch.arange(LAYOUT.numel, dtype=torch.float32)
-    assign(values, row, LAYOUT)
-    assert_close(flatten(values, LAYOUT), row)
-
-
-def test_a_layer_has_weight_and_bias(pair):
+def test_products_are_taken_in_float64_by_layer_or_piece_by_piece(pair, monkeypatch):
     a, b = pair.double()
     assert_close(layer_products(*pair, LAYOUT), torch.stack([a[:8] @ b[:8], a[8:] @ b[8:]]))
-
-
-def test_a_product_of_rows_is_taken_piece_by_piece_in_float64(pair, monkeypatch):
-    a, b = pair.double()
     monkeypatch.setattr("fedhca2.params.TOGETHER", 3)
     assert_close(row_product(*pair), float(a @ b), rtol=1e-12, atol=0)
 
 
-def test_equal_scales_per_layer_are_one_scale(pair):
+def test_equal_scales_per_layer_are_one_scale_and_leave_their_arguments(pair):
+    before = pair.clone()
     scales = torch.tensor([0.3, 0.3]), torch.tensor([0.3])
     assert_close(*(add_scaled(*pair, scale, LAYOUT) for scale in scales))
-
-
-def test_add_scaled_leaves_its_arguments(pair):
-    before = pair.clone()
-    add_scaled(*pair, torch.tensor([0.5, 2.0]), LAYOUT)
     assert_close(pair, before)
 
 
@@ -84,20 +69,14 @@ def test_what_is_no_slot_is_refused(text):
 MIXED = [torch.tensor(1), torch.ones(3, 2), torch.empty(0), torch.tensor([True]), torch.ones(300, dtype=torch.bfloat16)]
 
 
-def test_packed_copies_keep_their_values_types_and_order():
-    copies = copy_packed(MIXED)
-    assert all(
-        copy.equal(original) and copy.dtype == original.dtype for copy, original in zip(copies, MIXED, strict=True)
-    )
-
-
-def test_tensors_of_one_type_are_moved_at_once_and_are_aligned_as_new_ones_are():
-    sources = []
-    copies = copy_packed(
-        [torch.ones(3), torch.ones(5, 7), torch.ones(2)], lambda packed: sources.append(packed) or packed
-    )
-    assert len(sources) == 1
-    assert {(copy.data_ptr() - copies[0].data_ptr()) % 256 for copy in copies} == {0}
+def test_packed_copies_are_moved_at_once_by_type_and_keep_values_types_order_and_alignment():
+    moves = []
+    copies = copy_packed(MIXED, lambda packed: moves.append(packed.dtype) or packed)
+    assert all(map(torch.equal, copies, MIXED))
+    assert [copy.dtype for copy in copies] == [original.dtype for original in MIXED]
+    assert len(moves) == len(set(moves)) == 4
+    same = copy_packed([torch.ones(3), torch.ones(5, 7), torch.ones(2)])
+    assert {(copy.data_ptr() - same[0].data_ptr()) % 256 for copy in same} == {0}
 
 
 def test_a_copy_may_change_while_autograd_holds_another():

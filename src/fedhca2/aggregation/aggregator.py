@@ -3,37 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedhca2.aggregation.rows import Measure, Member, Rows
 from fedhca2.config import Config
 from fedhca2.messages import Base, Kind
 from fedhca2.params import Layout
-
-if TYPE_CHECKING:
-    from fedhca2.aggregation.rows import Rows
-
-# Which inner products a mixing needs: none, of the rows, or of the rows minus the first of them (which keeps all
-# digits of the differences between parameters that are close together).
-Measure = Literal["nothing", "rows", "differences"]
-
-
-@dataclass(frozen=True)
-class Member:
-    """The owner of a row. Members of one group have the same data set and the same task or tasks.
-
-    `steps` is how many it took in this round. `kept` is the number the aggregator kept for this member
-    (`Mixing.keeps`) when it last took part.
-    """
-
-    name: str
-    group: str
-    samples: int = 1
-    steps: int = 1
-    kept: float | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +122,7 @@ class Aggregator(Config, ABC):
     whole: ClassVar[bool] = False  # whether products of whole rows are enough
     keeps_rows: ClassVar[int] = 0  # how many rows the server keeps between rounds, for each layout of a part
     sums_once: ClassVar[bool] = False  # whether every row goes into one sum with others, and into no other
+    reveals: ClassVar[str] = "which puts a row in several sums, and these reveal the rows"  # why sums do otherwise
 
     kind: str = ""
     every: Annotated[int, Field(ge=1, description="aggregate only in every n-th round")] = 1
@@ -160,7 +140,7 @@ class Aggregator(Config, ABC):
     @property
     def reveals_rows(self) -> str | None:
         """Explain why its sums reveal rows, if they do."""
-        return None if self.sums_once else "which puts a row in several sums, and these reveal the rows"
+        return None if self.sums_once else self.reveals
 
     def at(self, done: float) -> Self:
         """The aggregator as it is after this part (0 to 1) of a run's rounds."""
@@ -170,7 +150,7 @@ class Aggregator(Config, ABC):
         """Initial values of a member's learned weights: one for the row, one per layer, or none."""
         return ()
 
-    def products(self, rows: "Rows", round: int) -> Tensor:
+    def products(self, rows: Rows, round: int) -> Tensor:
         """What its mixing needs to know of this round's rows: inner products, or whatever else it measures."""
         return rows.products(self.measure, self.whole)
 

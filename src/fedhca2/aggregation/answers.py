@@ -10,8 +10,8 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Combined, Member, Mixing
-from fedhca2.aggregation.rows import Rows
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Combined, Mixing
+from fedhca2.aggregation.rows import Member, Rows
 from fedhca2.errors import UserError
 from fedhca2.imports import explain_errors
 from fedhca2.messages import Base

@@ -2,19 +2,17 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Combined, Member, Mixing
+from fedhca2.aggregation.aggregator import Aggregator, Combined, Mixing
+from fedhca2.aggregation.rows import Member, Rows
 from fedhca2.messages import Base, Kind
 from fedhca2.params import Layout
-
-if TYPE_CHECKING:
-    from fedhca2.aggregation.rows import Rows
 
 
 class Combiner(Aggregator):
@@ -22,6 +20,7 @@ class Combiner(Aggregator):
 
     sends: ClassVar[Kind] = "updates"
     base: ClassVar[Base] = "start"
+    reveals: ClassVar[str] = "which must see every value of every row"
 
     @abstractmethod
     def combine(self, block: Tensor, members: Sequence[Member], measured: Tensor) -> Tensor:
@@ -32,7 +31,7 @@ class Combiner(Aggregator):
         :param measured: what `measured` said about the whole rows.
         """
 
-    def measured(self, rows: "Rows") -> Tensor:
+    def measured(self, rows: Rows) -> Tensor:
         """The numbers that `combine` needs to know about whole rows, from a pass over them; none by default."""
         return torch.empty(0)
 
@@ -40,12 +39,7 @@ class Combiner(Aggregator):
         """The number of the combined row that every member gets; by default there is one for all."""
         return (0,) * len(members)
 
-    @property
-    def reveals_rows(self) -> str | None:
-        """It compares single values."""
-        return "which must see every value of every row"
-
-    def products(self, rows: "Rows", round: int) -> Tensor:
+    def products(self, rows: Rows, round: int) -> Tensor:
         """No inner products, but what it measures."""
         return self.measured(rows)
 
@@ -53,20 +47,6 @@ class Combiner(Aggregator):
         """Combine all rows once."""
         combined = Combined(lambda block: self.combine(block, members, products), self.gets(members))
         return Mixing(self.base, (combined,))
-
-
-def trimmed_mean(block: Tensor, trim: int | None) -> Tensor:
-    """The mean of each column without its `trim` smallest and largest values, [1, n]; None leaves the median.
-
-    >>> block = torch.tensor([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0], [100.0, -9.0]])
-    >>> trimmed_mean(block, trim=1), trimmed_mean(block, trim=None)
-    (tensor([[2.5000, 5.0000]]), tensor([[2.5000, 5.0000]]))
-    """
-    most = (len(block) - 1) // 2
-    cut = most if trim is None else min(trim, most)
-    # numpy sorts columns ten times as fast as torch does on a CPU
-    in_order = torch.from_numpy(np.sort(block.numpy(), axis=0)) if block.device.type == "cpu" else block.sort(0).values
-    return in_order[cut : len(block) - cut].mean(dim=0, keepdim=True)
 
 
 class TrimmedMean(Combiner):
@@ -80,20 +60,13 @@ class TrimmedMean(Combiner):
 
     def combine(self, block: Tensor, members: Sequence[Member], measured: Tensor) -> Tensor:
         """One row."""
-        return trimmed_mean(block, self.hostile)
-
-
-def merge_ties(block: Tensor, thresholds: Tensor) -> Tensor:
-    """The mean of the values that are large enough and have the sign of their sum, [1, n] (Yadav et al. 2023).
-
-    :param thresholds: the least absolute value that counts, for each row.
-
-    >>> merge_ties(torch.tensor([[3.0, 1.0, 2.0], [1.0, -4.0, 0.5]]), torch.tensor([1.0, 1.0]))
-    tensor([[ 2., -4.,  2.]])
-    """
-    large = block * (block.abs() >= thresholds[:, None])
-    agree = (large * large.sum(dim=0)) > 0
-    return ((large * agree).sum(dim=0) / agree.sum(dim=0).clamp(min=1))[None]
+        most = (len(block) - 1) // 2
+        cut = most if self.hostile is None else min(self.hostile, most)
+        if block.device.type == "cpu":  # numpy sorts columns ten times as fast as torch there
+            in_order = torch.from_numpy(np.sort(block.numpy(), axis=0))
+        else:
+            in_order = block.sort(0).values
+        return in_order[cut : len(block) - cut].mean(dim=0, keepdim=True)
 
 
 class TiesMerging(Combiner):
@@ -103,13 +76,15 @@ class TiesMerging(Combiner):
     keep: Annotated[float, Field(gt=0, le=1, description="share of an update's values that count, the largest")] = 0.2
     rate: Annotated[float, Field(gt=0, description="λ, factor of the merged update")] = 1.0
 
-    def measured(self, rows: "Rows") -> Tensor:
+    def measured(self, rows: Rows) -> Tensor:
         """Every row's threshold."""
         return rows.thresholds(self.keep)
 
     def combine(self, block: Tensor, members: Sequence[Member], measured: Tensor) -> Tensor:
-        """One row."""
-        return self.rate * merge_ties(block, measured)
+        """One row: the mean of the values that are large enough and have the sign of their sum (Yadav et al. 2023)."""
+        large = block * (block.abs() >= measured[:, None])
+        agree = (large * large.sum(dim=0)) > 0
+        return self.rate * ((large * agree).sum(dim=0) / agree.sum(dim=0).clamp(min=1))[None]
 
 
 def mask_by_sign(block: Tensor) -> Tensor:
@@ -132,7 +107,7 @@ class EmrMerging(Combiner):
 
     kind: Literal["emr"] = "emr"
 
-    def measured(self, rows: "Rows") -> Tensor:
+    def measured(self, rows: Rows) -> Tensor:
         """Every row's scale: the sum of its own absolute values over that of its masked update."""
         own, masked = rows.sums(lambda block: torch.stack([block, mask_by_sign(block)]).abs().sum(dim=2))
         return torch.where(masked > 0, own / masked, torch.zeros_like(own))

@@ -2,20 +2,18 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Mixing
 from fedhca2.aggregation.answers import check_weights
 from fedhca2.aggregation.means import group_weights
+from fedhca2.aggregation.rows import Measure, Member, Rows
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
-
-if TYPE_CHECKING:
-    from fedhca2.aggregation.rows import Rows
 
 
 class CommonUpdate(Aggregator):
@@ -65,7 +63,7 @@ class CommonUpdate(Aggregator):
         """One α, or none."""
         return () if self.alpha is None else (self.alpha,)
 
-    def products(self, rows: "Rows", round: int) -> Tensor:
+    def products(self, rows: Rows, round: int) -> Tensor:
         """Exact, or estimated by another random projection in every round."""
         return rows.estimated_products(self.sketch, round) if self.sketch else super().products(rows, round)
 
@@ -102,27 +100,17 @@ class CommonUpdate(Aggregator):
         return self.rate * float(gram.mean().clamp(min=0).sqrt()) / length if length else self.rate
 
 
-def extrapolation(gram: Tensor) -> float:
-    r"""FedExP's step: $\eta = \max\left(1, \tfrac{\sum_i \lVert\Delta_i\rVert^2}{2N\lVert\bar\Delta\rVert^2}\right)$.
-
-    It is at most N, also for updates that cancel out.
-
-    >>> extrapolation(torch.eye(8)), extrapolation(torch.ones(8, 8))
-    (4.0, 1.0)
-    """
-    gram = gram.double()
-    squares, of_mean = float(gram.diagonal().mean()), float(gram.mean())
-    return min(max(1.0, squares / (2 * of_mean)), float(len(gram))) if of_mean > 0 else 1.0
-
-
 class Extrapolated(CommonUpdate):
     """FedExP: the mean update, and the more of it the less the updates agree."""
 
     kind: Literal["extrapolated"] = "extrapolated"
 
     def weights(self, gram: Tensor) -> Tensor:
-        """Equal weights."""
-        return torch.full((len(gram),), extrapolation(gram) / len(gram), dtype=torch.float64)
+        r"""Equal weights η/N: $\eta = \sum_i \lVert\Delta_i\rVert^2 / 2N\lVert\bar\Delta\rVert^2$, but from 1 to N."""
+        gram, count = gram.double(), len(gram)
+        squares, of_mean = float(gram.diagonal().mean()), float(gram.mean())
+        eta = min(max(1.0, squares / (2 * of_mean)), float(count)) if of_mean > 0 else 1.0
+        return torch.full((count,), eta / count, dtype=torch.float64)
 
 
 def squared_distances(gram: Tensor, weights: Tensor) -> Tensor:

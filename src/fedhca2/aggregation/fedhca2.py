@@ -8,9 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Mixing
 from fedhca2.aggregation.common_update import CommonUpdate
 from fedhca2.aggregation.means import cosines
+from fedhca2.aggregation.rows import Measure, Member
 from fedhca2.aggregation.solver import solve
 from fedhca2.config import Config
 from fedhca2.messages import Kind

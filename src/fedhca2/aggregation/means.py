@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Mixing
+from fedhca2.aggregation.rows import Measure, Member
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
@@ -36,17 +37,6 @@ def group_weights(groups: Sequence[str | int], samples: Sequence[int] | None = N
     for member, group in enumerate(gets):
         weights[group, member] = samples[member] if samples else 1
     return weights / weights.sum(dim=1, keepdim=True), gets
-
-
-def pull_weights(groups: Sequence[str], gamma: float) -> tuple[Tensor, tuple[int, ...]]:
-    r"""Weights of $m_g + \gamma (\bar\theta - m_g)$ for the mean $m_g$ of each group, [M, N], and which a member gets.
-
-    >>> pull_weights(["a", "b"], gamma=0.5)
-    (tensor([[0.7500, 0.2500],
-            [0.2500, 0.7500]], dtype=torch.float64), (0, 1))
-    """
-    means, gets = group_weights(groups)
-    return (1 - gamma) * means + gamma / len(groups), gets
 
 
 def cosines(gram: Tensor) -> Tensor:
@@ -128,55 +118,6 @@ def voting_weights(similarity: Tensor, friends: int) -> Tensor:
     return weights / weights.sum(dim=1, keepdim=True)
 
 
-def attentive_weights(gram: Tensor, alpha: float = 1.0, sigma: float = 1.0) -> Tensor:
-    r"""FedAMP's mixing weights, [N, N], from the Gram matrix of the models or of their differences from any point.
-
-    $$\xi_{ij} = \frac\alpha\sigma \exp(-\lVert w_i - w_j \rVert^2 / \sigma), \quad
-    u_i = (1 - \textstyle\sum_{j \ne i} \xi_{ij}) w_i + \sum_{j \ne i} \xi_{ij} w_j$$
-
-    If a row of ξ sums to more than 1, as for equal models, it is divided by its sum: u must be a convex mixture.
-
-    >>> attentive_weights(torch.zeros(3, 3))
-    tensor([[0.0000, 0.5000, 0.5000],
-            [0.5000, 0.0000, 0.5000],
-            [0.5000, 0.5000, 0.0000]], dtype=torch.float64)
-    """
-    gram = gram.double()
-    squares = gram.diagonal()
-    distances = (squares[:, None] + squares - 2 * gram).clamp(min=0)
-    xi = alpha / sigma * torch.exp(-distances / sigma)
-    xi.fill_diagonal_(0)
-    xi = xi / xi.sum(dim=1, keepdim=True).clamp(min=1)
-    return xi + torch.diag(1 - xi.sum(dim=1))
-
-
-def per_step_weights(steps: Sequence[int], shares: Tensor) -> tuple[Tensor, float]:
-    r"""FedNova's weights of the mean update per step, $p_i / a_i$, and the steps that it is taken for, $\sum p_i a_i$.
-
-    >>> per_step_weights([1, 3], torch.tensor([0.5, 0.5]))
-    (tensor([0.5000, 0.1667], dtype=torch.float64), 2.0)
-    """
-    counts = torch.tensor(steps, dtype=torch.float64)
-    return shares.double() / counts, float(shares.double() @ counts)
-
-
-def stock_ratio(gram: Tensor) -> Tensor:
-    r"""Model Stock's ratios [P] from products by tensor, [P, N, N], and the mean cosine θ between two updates.
-
-    $$t = \frac{N \cos\theta}{(N - 1) \cos\theta + 1}$$
-
-    A negative mean cosine counts as 0.
-
-    >>> stock_ratio(torch.stack([torch.eye(2), torch.ones(2, 2)]))
-    tensor([0., 1.], dtype=torch.float64)
-    """
-    n = gram.shape[1]
-    if n == 1:
-        return torch.ones(len(gram), dtype=torch.float64)
-    cosine = torch.stack([(cosines(each).sum() - n) / (n * (n - 1)) for each in gram]).clamp(min=0)
-    return n * cosine / ((n - 1) * cosine + 1)
-
-
 def onto_simplex(points: Tensor) -> Tensor:
     r"""The nearest points of the simplex $w \ge 0, \sum w = 1$ to the rows of a matrix.
 
@@ -189,20 +130,6 @@ def onto_simplex(points: Tensor) -> Tensor:
     above = (ordered.cumsum(dim=1) - 1) / ranks  # what to subtract if that many entries stay positive
     last = (ordered > above).sum(dim=1, keepdim=True) - 1
     return (points.double() - above.gather(1, last)).clamp(min=0)
-
-
-def graph_weights(gram: Tensor, shares: Tensor, lam: float) -> Tensor:
-    r"""pFedGraph's weights [N, N]: the simplex's nearest points to $p + \cos_{i\cdot} / 2\lambda$.
-
-    They minimise $\lambda\lVert w - p\rVert^2 - \sum_j w_j \cos_{ij}$. A cosine above 0.9 counts as 1, as released.
-
-    >>> graph_weights(torch.eye(2), torch.tensor([0.5, 0.5]), lam=1.0)
-    tensor([[0.7500, 0.2500],
-            [0.2500, 0.7500]], dtype=torch.float64)
-    """
-    cosine = cosines(gram)
-    cosine = torch.where(cosine > 0.9, 1.0, cosine)
-    return onto_simplex(shares.double() + cosine / (2 * lam))
 
 
 class Averaging(Aggregator):
@@ -255,9 +182,9 @@ class Pull(Aggregator):
         return self.model_copy(update={"gamma": self.gamma * left})
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Mix one row per group."""
-        weights, gets = pull_weights([member.group for member in members], self.gamma)
-        return Mixing("nothing", (Blend(weights, gets),))
+        r"""Mix one row per group, $m_g + \gamma (\bar\theta - m_g)$ for its mean $m_g$."""
+        means, gets = group_weights([member.group for member in members])
+        return Mixing("nothing", (Blend((1 - self.gamma) * means + self.gamma / len(members), gets),))
 
 
 class Clustered(Aggregator):
@@ -313,9 +240,19 @@ class Attentive(Aggregator):
     sigma: Annotated[float, Field(gt=0, description="squared distance at which a model's weight falls to 1/e")] = 1.0
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Mix one row per member."""
-        weights = attentive_weights(products.sum(dim=0), self.alpha, self.sigma)
-        return Mixing("nothing", (Blend(weights, tuple(range(len(members)))),))
+        r"""Mix one row per member, as FedAMP does.
+
+        $$\xi_{ij} = \frac\alpha\sigma \exp(-\lVert w_i - w_j \rVert^2 / \sigma), \quad
+        u_i = (1 - \textstyle\sum_{j \ne i} \xi_{ij}) w_i + \sum_{j \ne i} \xi_{ij} w_j$$
+
+        If a row of ξ sums to more than 1, as for equal models, it is divided by its sum: u must be a convex mixture.
+        """
+        gram = products.sum(dim=0).double()
+        squares = gram.diagonal()
+        distances = (squares[:, None] + squares - 2 * gram).clamp(min=0)
+        xi = (self.alpha / self.sigma * torch.exp(-distances / self.sigma)).fill_diagonal_(0)
+        xi = xi / xi.sum(dim=1, keepdim=True).clamp(min=1)
+        return Mixing("nothing", (Blend(xi + torch.diag(1 - xi.sum(dim=1)), tuple(range(len(members)))),))
 
 
 class StepMean(Averaging):
@@ -326,10 +263,10 @@ class StepMean(Averaging):
     kind: Literal["step_mean"] = "step_mean"
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Mix one row for all: the mean update per step."""
+        r"""Mix one row for all, $\sum p_i \Delta_i / a_i$ for the steps $a_i$, and scale it by $\sum p_i a_i$."""
         shares = mean_weights(self.counts(members))
-        weights, steps = per_step_weights([member.steps for member in members], shares)
-        return Mixing("start", (Blend(weights[None], (0,) * len(members), scale=steps),))
+        steps = torch.tensor([member.steps for member in members], dtype=torch.float64)
+        return Mixing("start", (Blend((shares / steps)[None], (0,) * len(members), scale=float(shares @ steps)),))
 
 
 class Stock(Aggregator):
@@ -337,18 +274,20 @@ class Stock(Aggregator):
 
     sends: ClassVar[Kind] = "updates"
     measure: ClassVar[Measure] = "rows"
+    reveals: ClassVar[str] = "which compares rows tensor by tensor, and a sketch is of a whole row"
 
     kind: Literal["stock"] = "stock"
 
-    @property
-    def reveals_rows(self) -> str | None:
-        """A sketch is of a whole row."""
-        return "which compares rows tensor by tensor, and a sketch is of a whole row"
-
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Mix one row for all."""
-        weights = (stock_ratio(products) / len(members))[:, None, None].expand(-1, 1, len(members))
-        return Mixing("start", (Blend(weights, (0,) * len(members)),))
+        r"""Mix one row for all: the mean update times $t = N \cos\theta / ((N - 1) \cos\theta + 1)$ for each tensor.
+
+        cos θ is the mean cosine between two updates, or 0 if that is negative.
+        """
+        n, ratio = len(members), torch.ones(len(products), dtype=torch.float64)
+        if n > 1:
+            cosine = torch.stack([(cosines(each).sum() - n) / (n * (n - 1)) for each in products]).clamp(min=0)
+            ratio = n * cosine / ((n - 1) * cosine + 1)
+        return Mixing("start", (Blend((ratio / n)[:, None, None].expand(-1, 1, n), (0,) * n),))
 
 
 class Graph(Averaging):
@@ -365,9 +304,13 @@ class Graph(Averaging):
     closeness: Annotated[float, Field(gt=0, description="λ: how close weights stay to those of a plain mean")] = 0.8
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Mix one row per member."""
-        shares = mean_weights(self.counts(members))
-        weights = graph_weights(centred(products.sum(dim=0)), shares, self.closeness)
+        r"""Mix one row per member, with the simplex's nearest points to $p + \cos_{i\cdot} / 2\lambda$ as weights.
+
+        They minimise $\lambda\lVert w - p\rVert^2 - \sum_j w_j \cos_{ij}$. A cosine above 0.9 counts as 1, as released.
+        """
+        cosine = cosines(centred(products.sum(dim=0)))
+        cosine = torch.where(cosine > 0.9, 1.0, cosine)
+        weights = onto_simplex(mean_weights(self.counts(members)) + cosine / (2 * self.closeness))
         return Mixing("nothing", (Blend(weights, tuple(range(len(members)))),))
 
 

@@ -6,19 +6,38 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Measure, Member
 from fedhca2.params import Layout
+
+# Which inner products a mixing needs: none, of the rows, or of the rows minus the first of them (which keeps all
+# digits of the differences between parameters that are close together).
+Measure = Literal["nothing", "rows", "differences"]
 
 _madvise, _trim = None, None
 if hasattr(mmap, "MADV_DONTNEED"):  # Linux and macOS; without it, the system manages memory itself
     _madvise = ctypes.CDLL(None, use_errno=True).madvise
     _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+
+
+@dataclass(frozen=True)
+class Member:
+    """The owner of a row. Members of one group have the same data set and the same task or tasks.
+
+    `steps` is how many it took in this round. `kept` is the number the aggregator kept for this member
+    (`Mixing.keeps`) when it last took part.
+    """
+
+    name: str
+    group: str
+    samples: int = 1
+    steps: int = 1
+    kept: float | None = None
 
 
 @dataclass(frozen=True)

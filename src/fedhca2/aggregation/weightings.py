@@ -5,6 +5,7 @@ Solutions are exact to `TOLERANCE`, relative to the lengths of the updates. At l
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import permutations
 from math import ceil
 from typing import Annotated, Literal
@@ -123,7 +124,9 @@ def aligned_mtl(gram: Array) -> Array:
 
 
 def fairgrad(gram: Array, fairness: float) -> Array:
-    r"""Fair shares (Ban and Ji 2024, Eq. 4): $(Gw)_i = w_i^{-1/\alpha}$, then $\sum w = 1$; α = 1 is Nash-MTL.
+    r"""Fair shares (Ban and Ji 2024, Eq. 4): $(Gw)_i = w_i^{-1/\alpha}$, then $\sum w = 1$.
+
+    α = 1 is the bargaining solution (Nash-MTL, Navon et al. 2022).
 
     Zero updates get weight 0. If 0 is in the convex hull of the updates there is no solution; the weights tend to those
     of `mgda`, whose update is 0.
@@ -140,15 +143,6 @@ def fairgrad(gram: Array, fairness: float) -> Array:
     if shortest @ gram @ shortest <= RANK * gram.diagonal().max():
         return shortest
     return _fair(gram, 1 / fairness)
-
-
-def nash_mtl(gram: Array) -> Array:
-    r"""The bargaining solution (Navon et al. 2022): $(Gw)_i = 1 / w_i$, then $\sum w = 1$.
-
-    >>> nash_mtl(np.diag([1.0, 4.0])).round(3)
-    array([0.667, 0.333])
-    """
-    return fairgrad(gram, fairness=1)
 
 
 def _fair(gram: Array, power: float) -> Array:
@@ -248,8 +242,9 @@ def _orders(n: int) -> NDArray[np.int64]:
 
 
 WEIGHTINGS: dict[str, Callable[[Array], Array]] = {
-    each.__name__: each for each in (mean, mgda, pcgrad, upgrad, dualproj, imtl_g, aligned_mtl, nash_mtl)
+    each.__name__: each for each in (mean, mgda, pcgrad, upgrad, dualproj, imtl_g, aligned_mtl)
 }
+WEIGHTINGS["nash_mtl"] = partial(fairgrad, fairness=1)
 
 
 class Weighted(CommonUpdate):

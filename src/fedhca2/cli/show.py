@@ -17,8 +17,7 @@ from fedhca2.config import Config
 from fedhca2.configs import Setting, allowed_values, built_in_experiments, format_value, list_settings, schema_text
 from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import Experiment
-from fedhca2.methods import METHODS, Method, components_of, resolve, settings_of
-from fedhca2.methods.catalogue import NORMS
+from fedhca2.methods import METHODS, NORMS, Method, components_of, resolve, settings_of
 from fedhca2.reports.tables import TextTable
 from fedhca2.words import counted
 

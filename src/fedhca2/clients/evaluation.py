@@ -243,12 +243,9 @@ def sample_predictions(client: "Client", when: str) -> Arrays:
     own = placement(own_size(val.data.load(indices[0], ())), val.data.size)  # all have one size
     predictions = {task: model.tasks[task].predict(output).cpu() for task, output in outputs.items()}
     restored = {task: own.restored(model.tasks[task], prediction) for task, prediction in predictions.items()}
-    return {f"{when}.{task}": _compact(prediction).numpy() for task, prediction in restored.items()}
-
-
-def _compact(prediction: Tensor) -> Tensor:
-    """Numbers of classes in two bytes instead of eight: they stay in memory until the run ends."""
-    return prediction.cpu() if prediction.is_floating_point() else prediction.to("cpu", torch.int16)
+    # Numbers of classes take two bytes instead of eight: they stay in memory until the run ends.
+    small = {task: each if each.is_floating_point() else each.to(torch.int16) for task, each in restored.items()}
+    return {f"{when}.{task}": prediction.numpy() for task, prediction in small.items()}
 
 
 @torch.no_grad()

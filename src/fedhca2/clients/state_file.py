@@ -128,14 +128,11 @@ def _checksum(tensors: Mapping[str, Tensor], values: str, format: str) -> str:
     """Hash everything at once, unless it is large: after each call, a thread waits for the interpreter again."""
     pieces: list[Any] = [values.encode()]
     for name, tensor in sorted(tensors.items()):
-        pieces += [f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode(), _bytes(tensor)]
+        content = tensor.reshape(-1).view(torch.uint8).numpy()
+        pieces += [f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode(), content]
     if sum(len(piece) for piece in pieces) < 2**26:
         pieces = [b"".join(pieces)]
     digest = HASHES[format]()
     for piece in pieces:
         digest.update(piece)
     return str(digest.hexdigest())
-
-
-def _bytes(tensor: Tensor) -> Any:
-    return tensor.reshape(-1).view(torch.uint8).numpy()

@@ -129,13 +129,9 @@ class EncoderConfig(Part):
         return self.frozen or self.adapters is not None
 
     @model_validator(mode="after")
-    def _widths_are_of_mlp(self) -> Self:
+    def _settings_fit_the_kind(self) -> Self:
         if self.widths and self.kind != "mlp":
             raise ValueError(f"widths: expected kind mlp, which has them, got {self.kind}")
-        return self
-
-    @model_validator(mode="after")
-    def _a_fixed_backbone_drops_nothing(self) -> Self:
         if self.drop_path and (self.fixed or self.kind != "timm"):
             why = "the backbone is frozen" if self.fixed else f"the encoder is {self.kind}, not timm's"
             raise ValueError(f"drop_path: expected 0, since {why}, got {self.drop_path:g}")

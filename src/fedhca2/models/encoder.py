@@ -52,7 +52,8 @@ class Encoder(nn.Module):
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
         self.norms = FeatureNorms(nn.LayerNorm(count) for count in channels) if channels_last else None
         if config.weights != "none":
-            _check_digest(config)
+            if config.sha256 is not None and (found := digest(config.weights)) != config.sha256:
+                raise ValueError(f"weights {config.weights!r}: expected sha256 {config.sha256}, got {found}")
             load_weights(self, config.title, config.weights)
         self.fixed, self.stays = _fix(self.body, config, size)
         if patch:
@@ -181,8 +182,3 @@ def _strides(name: str, options: Mapping[str, Any]) -> tuple[list[int], bool]:
 
 def _feature_info(body: nn.Module) -> Any:
     return body.feature_info
-
-
-def _check_digest(config: EncoderConfig) -> None:
-    if config.sha256 is not None and (found := digest(config.weights)) != config.sha256:
-        raise ValueError(f"weights {config.weights!r}: expected sha256 {config.sha256}, got {found}")

@@ -40,15 +40,12 @@ def make(name: str, part: Part, *given: Any) -> nn.Module:
 def _check_settings(where: str, settings: Mapping[str, Any], made_by: Any, given: int) -> dict[str, Any]:
     """The settings as its class declares them; raises ValueError if one is unknown, missing, or of another type."""
     wanted = parameters(made_by, given)
-    if not _takes_any(made_by) and (unknown := [key for key in settings if key not in wanted]):
+    takes_any = any(each.kind == each.VAR_KEYWORD for each in signature(made_by).parameters.values())
+    if not takes_any and (unknown := [key for key in settings if key not in wanted]):
         raise ValueError(f"{where}: unknown setting {unknown[0]!r}. {suggest(unknown[0], wanted)}")
     if missing := [key for key, (_, default) in wanted.items() if default is ... and key not in settings]:
         raise ValueError(f"{where}: expected a setting {missing[0]!r}, got none")
     return {key: _convert(f"{where}: {key}", value, wanted.get(key, (Any,))[0]) for key, value in settings.items()}
-
-
-def _takes_any(made_by: Any) -> bool:
-    return any(each.kind == each.VAR_KEYWORD for each in signature(made_by).parameters.values())
 
 
 def _convert(where: str, value: Any, hint: Any) -> Any:

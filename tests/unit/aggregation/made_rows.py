@@ -2,7 +2,7 @@
 
 import torch
 
-from fedhca2.aggregation import Member, Rows
+from fedhca2.aggregation import MappedRow, Member, Rows
 from fedhca2.aggregation.rows import PlainRows
 from fedhca2.params import Layout
 
@@ -22,6 +22,13 @@ def many_rows(n, columns, spread=1.0):
     rng = torch.Generator().manual_seed(n)
     common = torch.randn(columns, generator=rng)
     return [common + spread * torch.randn(columns, generator=rng) for _ in range(n)]
+
+
+def in_files(data, folder):
+    """The same rows in files."""
+    for number, row in enumerate(data):
+        (folder / str(number)).write_bytes(row.view(torch.uint8).numpy())
+    return [MappedRow.open(folder / str(number), len(row), row.dtype) for number, row in enumerate(data)]
 
 
 def plain_products(data, sizes):

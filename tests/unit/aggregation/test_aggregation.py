@@ -3,24 +3,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.aggregation import (
-    Attentive,
-    Clustered,
-    ConflictAverse,
-    CrossAttention,
-    GroupMean,
-    Mean,
-    Member,
-    Pull,
-    Rows,
-    Voting,
-    attentive_weights,
-    clusters_of,
-    conflict_averse,
-    cross_attention,
-    voting_weights,
-)
+from fedhca2.aggregation import Mean, Member, Rows
+from fedhca2.aggregation.fedhca2 import attention
+from fedhca2.aggregation.means import clusters_of, voting_weights
 from fedhca2.experiment import Experiment
+from fedhca2.methods import Attentive, Clustered, ConflictAverse, CrossAttention, GroupMean, Pull, Voting
 from fedhca2.params import Layout
 
 LAYOUT = Layout(("a.weight", "a.bias", "b.weight"), ((40, 5), (7,), (10, 10)))
@@ -73,42 +60,43 @@ def test_a_pull_falls_to_nothing_in_a_part_of_the_rounds(until, shares):
     assert [method.aggregators(round)["encoder"].gamma for round in range(8)] == pytest.approx(shares)
 
 
-def test_zero_radius_is_the_mean(data):
-    assert_close(conflict_averse(torch.stack(data), c=0.0), torch.stack(data).mean(dim=0))
-
-
-@pytest.mark.parametrize("rescale", ["released", "none"])
-def test_both_forms_of_conflict_averse_agree(data, rescale):
-    added = mixed(ConflictAverse(rescale=rescale), data) - torch.stack(data)
-    expected = conflict_averse(torch.stack(data), 0.4, rescale == "released")
-    assert_close(added, expected.expand(4, -1), rtol=1e-5, atol=1e-6)
+def test_what_is_added_may_be_rescaled_and_is_the_mean_if_the_radius_is_zero(data):
+    own = torch.stack(data)
+    added = {rescale: mixed(ConflictAverse(rescale=rescale), data) - own for rescale in ("released", "none")}
+    assert_close((1 + 0.4**2) * added["released"], added["none"], rtol=1e-5, atol=1e-5)
+    assert_close(mixed(ConflictAverse(c=0), data) - own, own.mean(dim=0).expand(4, -1), rtol=1e-5, atol=1e-6)
 
 
 def test_with_groups_the_group_s_mean_takes_the_place_of_the_own_update(data):
-    added = conflict_averse(torch.stack(data), 0.4)
-    assert_close(mixed(ConflictAverse(groups=True), data)[2], (data[0] + data[2]) / 2 + added, rtol=1e-5, atol=1e-6)
+    added = mixed(ConflictAverse(), data)[2] - data[2]
+    assert_close(mixed(ConflictAverse(groups=True), data)[2], (data[0] + data[2]) / 2 + added, rtol=1e-5, atol=1e-5)
 
 
 def test_attention_per_layer_takes_weight_and_bias_together(data):
-    added = mixed(CrossAttention(per="layer"), data) - torch.stack(data)
-    expected = cross_attention(torch.stack(data)[:, :207])
-    assert_close(added[:, :207], expected, rtol=1e-5, atol=1e-5)
+    layer = torch.stack(data)[:, :207]
+    added = mixed(CrossAttention(per="layer"), data)[:, :207] - layer
+    assert_close(added, attention(layer @ layer.T, 207).float() @ layer, rtol=1e-5, atol=1e-5)
 
 
-def test_cosine_attention_does_not_depend_on_length(data):
-    stack = torch.stack(data)
-    added = cross_attention(stack, "cosine", temperature=0.5)
-    assert_close(cross_attention(100 * stack, "cosine", temperature=0.5), 100 * added)
+def test_cosine_attention_does_not_depend_on_length_and_at_a_low_temperature_attends_to_itself(data):
+    gram = torch.stack(data) @ torch.stack(data).T
+    found, same, own = (
+        attention(*each, "cosine", t) for *each, t in ((gram, 1, 0.5), (1e4 * gram, 9, 0.5), (gram, 1, 1e-3))
+    )
+    assert_close(found, same)
+    assert_close(own, torch.eye(4, dtype=torch.float64))
 
 
-def test_a_low_temperature_attends_to_itself(data):
-    assert_close(cross_attention(torch.stack(data), "cosine", temperature=1e-3), torch.stack(data))
+def attentive(models, **settings):
+    """FedAMP's weights of these models."""
+    members = [Member("", "")] * len(models)
+    return Attentive(**settings).mixing((models @ models.T)[None], members, LAYOUT).blends[0].weights
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 100.0])
 def test_fedamp_is_a_convex_mixture(spread, rng):
     models = 1 + spread * torch.randn(5, 3, generator=rng, dtype=torch.float64)
-    weights = attentive_weights(models @ models.T)
+    weights = attentive(models)
     assert (weights >= 0).all()
     assert_close(weights.sum(dim=1), torch.ones(5, dtype=torch.float64))
 
@@ -117,24 +105,15 @@ def test_fedamp_of_two_models_is_the_formula():
     models = torch.tensor([[0.0], [0.8]])
     xi = np.exp(-0.64 / 0.5) * 0.3 / 0.5
     expected = torch.tensor([[1 - xi, xi], [xi, 1 - xi]])
-    assert_close(attentive_weights(models @ models.T, alpha=0.3, sigma=0.5), expected, check_dtype=False)
+    assert_close(attentive(models, alpha=0.3, sigma=0.5), expected, check_dtype=False)
+    assert_close(attentive(1e3 * models), torch.eye(2), check_dtype=False)  # far models are left alone
 
 
-def test_fedamp_leaves_far_models_alone(data):
-    assert_close(mixed(Attentive(), data), torch.stack(data))
-
-
-def test_clusters_ignore_what_all_have_in_common():
+def test_clusters_ignore_what_all_have_in_common_and_members_get_the_mean_of_theirs():
     theta = torch.tensor([[100.0, 1.0], [100.0, 1.1], [100.0, -1.0], [100.0, -0.9]], dtype=torch.float64)
     labels = clusters_of(theta @ theta.T, 2)
     assert (labels[0] == labels[1], labels[2] == labels[3], labels[0] == labels[2]) == (True, True, False)
-
-
-def test_equal_models_are_one_cluster():
-    assert clusters_of(torch.full((4, 4), 3.0), 2) == [1, 1, 1, 1]
-
-
-def test_clustered_gives_every_member_its_cluster_s_mean():
+    assert clusters_of(torch.full((4, 4), 3.0), 2) == [1, 1, 1, 1]  # equal models are one cluster
     data = [torch.full((LAYOUT.numel,), value) for value in (1.0, 1.2, 3.0, 3.2)]
     assert_close(mixed(Clustered(), data)[:, 0], torch.tensor([1.1, 1.1, 3.1, 3.1]))
 
@@ -155,11 +134,7 @@ def test_voting_weights_are_the_mean_of_normalised_similarities():
 VOTERS = Layout(("a.weight", "a.bias", "table", "norm.weight", "b.weight"), ((2, 2), (2,), (3, 3), (2,), (2, 2, 1, 1)))
 
 
-@pytest.mark.parametrize(("layers", "voters"), [(8, [0, 4]), (1, [4])])
-def test_the_last_weights_of_layers_vote(layers, voters):
-    assert Voting(layers=layers).voters(VOTERS) == voters
-
-
-def test_voting_without_any_layer_is_an_error():
+def test_the_last_weights_of_layers_vote_and_one_is_needed():
+    assert (Voting(layers=8).voters(VOTERS), Voting(layers=1).voters(VOTERS)) == ([0, 4], [4])
     with pytest.raises(ValueError, match="expected a weight of two or more dimensions"):
         Voting().voters(Layout(("a.bias",), ((2,),)))

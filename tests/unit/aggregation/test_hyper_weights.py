@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhca2.aggregation import HyperWeights, Weights
+from fedhca2.aggregation import Weights
+from fedhca2.methods import HyperWeights
 
 AGREEMENTS = st.lists(st.floats(-50, 50), min_size=1, max_size=12)
 
@@ -33,22 +34,15 @@ def test_what_is_applied_is_within_bounds():
     assert Weights((-0.2, 0.3, 1.7), (0.0,) * 3).applied == (0.0, 0.3, 1.0)
 
 
-def test_masked_weights_drift_on_their_momentum():
-    learned = HyperWeights(weight_decay=0)
-    outside = learned.step(Weights((1.05,), (-1.0,)), [-100.0])
-    assert outside.value[0] == pytest.approx(1.05 + 0.01 * 0.9)
-
-
-def test_projected_weights_stay_inside_and_lose_their_momentum():
-    learned = HyperWeights(clamp="project", weight_decay=0)
-    assert learned.step(Weights((0.95,), (-10.0,)), [0.0]) == Weights((1.0,), (0.0,))
-
-
-def test_fixed_weights_do_not_move():
-    weights = Weights.start([0.1, 0.2])
-    assert HyperWeights(learn=False).step(weights, [5.0, 5.0]) == weights
-
-
-def test_each_layer_learns_on_its_own():
-    learned = HyperWeights(weight_decay=0)
-    assert learned.step(Weights.start([0.5, 0.5]), [1.0, 0.0]).value == pytest.approx((0.51, 0.5))
+@pytest.mark.parametrize(
+    ("settings", "before", "agreement", "after"),
+    [
+        ({}, ((1.05,), (-1.0,)), [-100.0], ((1.05 + 0.01 * 0.9,), (-0.9,))),  # masked weights drift on their momentum
+        ({"clamp": "project"}, ((0.95,), (-10.0,)), [0.0], ((1.0,), (0.0,))),  # projected ones lose it
+        ({"learn": False}, ((0.1, 0.2), (0.0, 0.0)), [5.0, 5.0], ((0.1, 0.2), (0.0, 0.0))),
+        ({}, ((0.5, 0.5), (0.0, 0.0)), [1.0, 0.0], ((0.51, 0.5), (-1.0, 0.0))),  # each layer learns on its own
+    ],
+)
+def test_one_step(settings, before, agreement, after):
+    found = HyperWeights(weight_decay=0, **settings).step(Weights(*before), agreement)
+    assert (found.value, found.momentum) == (pytest.approx(after[0]), pytest.approx(after[1]))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from made_rows import layout_of, make, many_rows
+from made_rows import in_files, layout_of, make, many_rows
 
 from fedhca2.aggregation import MappedRow
 from warm import output_of
@@ -12,8 +12,7 @@ from warm import output_of
 @pytest.fixture
 def mapped(tmp_path):
     row = torch.randn(50_000, generator=torch.Generator().manual_seed(0)).bfloat16()
-    (tmp_path / "row").write_bytes(row.view(torch.uint8).numpy())
-    return row, MappedRow.open(tmp_path / "row", 50_000, torch.bfloat16)
+    return row, in_files([row], tmp_path)[0]
 
 
 @pytest.mark.parametrize("expected", [(), (0, 0), (0, 1), (1, 5), (0, 10**9)])
@@ -28,7 +27,7 @@ def test_a_mapped_row_has_the_values_of_its_file_whatever_is_expected_also_after
 
 def test_a_file_that_is_too_short_is_an_error(mapped, tmp_path):
     with pytest.raises(RuntimeError):
-        MappedRow.open(tmp_path / "row", 50_001, torch.bfloat16)
+        MappedRow.open(tmp_path / "0", 50_001, torch.bfloat16)
 
 
 FLAT = """
@@ -63,21 +62,13 @@ def test_memory_does_not_grow_with_the_model_times_the_clients(tmp_path):
     assert many - few < 15  # MiB; 75 more rows are 143 MiB, and their part of the buffer is 5
 
 
-@pytest.fixture
-def same_rows(tmp_path):
-    """The same values three times: as bfloat16 and float32 in memory, and as bfloat16 in files."""
+def test_the_same_values_give_the_same_bits_however_they_are_stored(tmp_path):
+    """As float32 and bfloat16 in memory, and as bfloat16 in files."""
     rows = [row.bfloat16() for row in many_rows(20, 150_001)]
-    for number, row in enumerate(rows):
-        (tmp_path / str(number)).write_bytes(row.view(torch.uint8).numpy().tobytes())
-    files = [MappedRow.open(tmp_path / str(number), 150_001, torch.bfloat16) for number in range(20)]
-    return [make(layout_of([50_000, 100_001]), data) for data in ([row.float() for row in rows], rows, files)]
-
-
-def test_the_same_values_give_the_same_bits_however_they_are_stored(same_rows):
     weights = torch.rand(3, 20, generator=torch.Generator().manual_seed(0))
-    results = [
-        [rows.products("rows"), rows.products("differences"), rows.norms(), *rows.sketches(1024, 3), *rows.mix(weights)]
-        for rows in same_rows
-    ]
-    for other in results[1:]:
-        assert all(map(torch.equal, results[0], other))
+    found = []
+    for data in ([row.float() for row in rows], rows, in_files(rows, tmp_path)):
+        stack = make(layout_of([50_000, 100_001]), data)
+        products = stack.products("rows"), stack.products("differences"), stack.norms()
+        found.append([*products, *stack.sketches(1024, 3), *stack.mix(weights)])
+    assert all(torch.equal(*pair) for other in found[1:] for pair in zip(found[0], other, strict=True))

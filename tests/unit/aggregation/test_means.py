@@ -5,7 +5,8 @@ import pytest
 import scipy
 import torch
 
-from fedhca2.aggregation import Extrapolated, Graph, Member, Rows, StepMean, Stock
+from fedhca2.aggregation import Member, Rows
+from fedhca2.methods import Extrapolated, Graph, StepMean, Stock
 from fedhca2.params import Layout
 
 LAYOUT = Layout(("a.weight", "b.weight"), ((3,), (4,)))
@@ -41,10 +42,7 @@ def test_fedexp():
     base, found = mixed(Extrapolated(), apart)
     assert base == "start"
     np.testing.assert_allclose(found[2], eta * mean, rtol=1e-4)
-
-
-def test_fedexp_steps_no_farther_than_the_sum_of_all_updates():
-    opposed = DELTA - DELTA.mean(axis=0) * np.float32(0.99)
+    opposed = DELTA - DELTA.mean(axis=0) * np.float32(0.99)  # it steps no farther than the sum of all updates
     np.testing.assert_allclose(mixed(Extrapolated(), opposed)[1][0], opposed.sum(axis=0), rtol=1e-3, atol=1e-5)
 
 
@@ -60,10 +58,10 @@ def test_model_stock_has_a_ratio_of_its_own_for_every_tensor():
     np.testing.assert_allclose(found[1], np.concatenate(expected), rtol=1e-4)
 
 
-def test_model_stock_of_equal_updates_is_their_mean_and_of_opposite_ones_nothing():
-    one = DELTA[:1]
-    np.testing.assert_allclose(mixed(Stock(), np.repeat(one, 3, axis=0))[1][0], one[0], rtol=1e-5)
-    np.testing.assert_allclose(mixed(Stock(), np.concatenate([one, -one]))[1], 0, atol=1e-7)
+@pytest.mark.parametrize(("signs", "kept"), [([1], 1), ([1, 1, 1], 1), ([1, -1], 0)])
+def test_model_stock_of_equal_updates_is_their_mean_and_of_opposite_ones_nothing(signs, kept):
+    rows = np.array(signs, np.float32)[:, None] * DELTA[:1]
+    np.testing.assert_allclose(mixed(Stock(), rows)[1][0], kept * DELTA[0], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("closeness", [0.2, 0.8, 50.0])

@@ -8,20 +8,10 @@ import pytest
 import torch
 from pydantic import PrivateAttr
 
-from fedhca2.aggregation import (
-    Aggregator,
-    Blend,
-    Combiner,
-    CommonUpdate,
-    GroupMean,
-    Mean,
-    Member,
-    Mixing,
-    TiesMerging,
-    is_shared,
-)
+from fedhca2.aggregation import Aggregator, Mean, Member, Mixing, is_shared
 from fedhca2.aggregation import try_aggregator as tried
 from fedhca2.errors import UserError
+from fedhca2.methods import Blend, Combiner, CommonUpdate, GroupMean, TiesMerging
 from fedhca2.params import Layout
 
 MEMBERS = [Member(name, "group") for name in "abc"]

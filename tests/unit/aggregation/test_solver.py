@@ -23,40 +23,21 @@ def gram_of(kind, n, seed):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(KINDS), st.integers(2, 40), st.integers(0, 10**6), st.floats(0.01, 0.99))
-def test_the_gap_is_certified_where_the_direction_is_defined(kind, n, seed, c):
+@given(st.sampled_from(KINDS), st.integers(1, 40), st.integers(0, 10**6), st.floats(0, 0.99))
+def test_weights_are_on_the_simplex_and_their_gap_is_certified_where_the_direction_is_defined(kind, n, seed, c):
     gram = gram_of(kind, n, seed)
     w = solve(gram, c)
+    assert (w >= 0).all()
+    assert w.sum() == pytest.approx(1, abs=1e-9)
     if w @ gram @ w > 1e-8 * gram.max():
         assert relative_gap(gram, w, c) <= 1e-9
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.sampled_from(KINDS), st.integers(1, 40), st.integers(0, 10**6), st.floats(0, 0.99))
-def test_weights_are_on_the_simplex(kind, n, seed, c):
-    w = solve(gram_of(kind, n, seed), c)
-    assert (w >= 0).all()
-    assert w.sum() == pytest.approx(1, abs=1e-9)
-
-
-@pytest.mark.parametrize("scale", [1e-12, 1e-4, 1e8])
-def test_the_solution_does_not_depend_on_the_scale(scale):
+def test_the_solution_does_not_depend_on_the_scale_and_a_worse_point_has_a_gap():
     gram = gram_of("conflict", 8, 0)
-    np.testing.assert_allclose(solve(scale * gram, 0.4), solve(gram, 0.4), atol=1e-9)
-
-
-def test_a_worse_point_has_a_gap():
-    gram = gram_of("conflict", 8, 0)
+    for scale in (1e-12, 1e-4, 1e8):
+        np.testing.assert_allclose(solve(scale * gram, 0.4), solve(gram, 0.4), atol=1e-9)
     assert relative_gap(gram, np.full(8, 1 / 8), 0.4) > 0.1
-
-
-def test_two_updates_agree_with_a_fine_grid():
-    gram = gram_of("conflict", 2, 3)
-    kappa = 0.4 * np.sqrt(gram.mean())
-    first = np.linspace(0, 1, 100_001)
-    points = np.stack([first, 1 - first])
-    values = points.T @ gram.mean(axis=1) + kappa * np.sqrt(np.einsum("ik,ij,jk->k", points, gram, points))
-    assert solve(gram, 0.4)[0] == pytest.approx(first[values.argmin()], abs=2e-5)
 
 
 DEGENERATE = {

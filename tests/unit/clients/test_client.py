@@ -4,7 +4,7 @@ from torch.testing import assert_close
 
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot, flatten
-from small import clients, small
+from small import SMALL, clients, small
 
 ENCODER, DECODER = Slot("encoder"), Slot("decoder", "semseg")
 UP = {"encoder": "updates", "decoder": "updates"}
@@ -19,19 +19,13 @@ def row(client, slot):
     return flatten(client.personal.model.slots()[slot], client.layouts[slot])
 
 
-def test_the_same_order_gives_the_same_reply():
-    replies = [clients(small())["home"].perform(Order(0, evaluate=True, upload=UP)) for _ in range(2)]
+@pytest.mark.parametrize("workers", [0, 3])
+def test_the_same_order_gives_the_same_reply_with_any_number_of_workers(workers):
+    training = {**SMALL["training"], "workers": workers}
+    both = [clients(small(**changes))["home"] for changes in ({}, {"training": training})]
+    replies = [client.perform(Order(0, evaluate=True, upload=UP)) for client in both]
     assert_close(replies[0].rows, replies[1].rows, rtol=0, atol=0)
     assert (replies[0].losses, replies[0].metrics) == (replies[1].losses, replies[1].metrics)
-
-
-def test_workers_do_not_change_the_result():
-    training = small().training.model_dump(mode="json")
-    replies = [
-        clients(small(training={**training, "workers": workers}))["home"].perform(Order(0, upload=UP))
-        for workers in (0, 3)
-    ]
-    assert_close(replies[0].rows, replies[1].rows, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("base", ["trained", "start", "nothing"])
@@ -45,30 +39,15 @@ def test_a_delivery_is_added_to_its_base(client, base):
     assert_close(row(client, ENCODER), values[base] + 0.25 * sent + sent)
 
 
-def test_a_remembered_row_is_reported_on(client):
-    sent = torch.randn(client.layouts[ENCODER].numel)
-    client.perform(Order(0, upload=UP))
-    reply = client.perform(Order(1, {ENCODER: Delivery("trained", (Addend(sent, (0.1,), remember=True),))}, upload=UP))
-    assert_close(torch.tensor(reply.agreement[ENCODER]), (sent.double() @ reply.rows[ENCODER].double()).view(1).float())
-
-
-def test_a_decoder_reports_on_every_layer(client):
-    layout = client.layouts[DECODER]
-    addend = Addend(torch.randn(layout.numel), (0.1,) * len(layout.layers), remember=True)
-    client.perform(Order(0, upload=UP))
-    reply = client.perform(Order(1, {DECODER: Delivery("trained", (addend,))}, upload=UP))
-    assert len(reply.agreement[DECODER]) == 6
-
-
-def test_nothing_is_reported_before_something_was_sent(client):
+@pytest.mark.parametrize("slot", [ENCODER, DECODER])
+def test_a_remembered_row_is_reported_on_for_each_weight_that_scaled_it(client, slot):
+    layout = client.layouts[slot]
+    sent, weights = torch.randn(layout.numel), 1 if slot == ENCODER else len(layout.layers)
     assert client.perform(Order(0, upload=UP)).agreement == {}
-
-
-def test_moments_outlast_the_round(client):
-    client.perform(Order(0))
-    client.perform(Order(1))
-    steps = {int(state["step"]) for state in client.personal.optimizer.state.values()}
-    assert steps == {2 * len(client.data.train)}
+    delivery = Delivery("trained", (Addend(sent, (0.1,) * weights, remember=True),))
+    reply = client.perform(Order(1, {slot: delivery}, upload=UP))
+    assert len(reply.agreement[slot]) == weights
+    assert sum(reply.agreement[slot]) == pytest.approx(float(sent.double() @ reply.rows[slot].double()), rel=1e-6)
 
 
 def test_evaluation_changes_nothing(client):
@@ -78,5 +57,14 @@ def test_evaluation_changes_nothing(client):
 
 
 def test_a_client_learns(client):
-    losses = [client.perform(Order(round)).losses["semseg"] for round in (0, 0, 0, 0, 0, 0)]
+    losses = [client.perform(Order(0)).losses["semseg"] for _ in range(6)]
     assert losses[-1] < losses[0]
+
+
+def test_bf16_on_a_cpu_computes_in_fewer_bits_and_keeps_parameters_whole():
+    members = [clients(small(training={**SMALL["training"], "precision": each}))["home"] for each in ("fp32", "bf16")]
+    full, half = (member.perform(Order(0, upload=UP, evaluate=True)) for member in members)
+    assert half.losses != full.losses
+    assert half.losses == pytest.approx(full.losses, rel=0.02)
+    kept = [*members[1].personal.model.parameters(), *half.rows.values()]
+    assert {tensor.dtype for tensor in kept} == {torch.float32}

@@ -28,11 +28,6 @@ def trained(method="fedhca2", **changes):
     return found
 
 
-def spoil(client):
-    with torch.no_grad():
-        next(client.shared.model.parameters()).fill_(float("nan"))
-
-
 @pytest.mark.parametrize("method", ["fedhca2", "ditto", "fedamp", "fedbabu"])
 def test_a_restored_client_goes_on_as_the_other_does(method):
     first, second = trained(method), client(method)
@@ -52,13 +47,10 @@ def test_a_state_is_a_copy():
     )
 
 
-def test_another_clients_state_is_refused():
-    with pytest.raises(ValueError, match="client 'shop', got one of 'road'"):
-        client(name="shop").restore(client().state())
-
-
-def test_a_state_that_does_not_fit_is_refused():
+def test_a_state_of_another_client_or_that_does_not_fit_is_refused():
     state = client().state()
+    with pytest.raises(ValueError, match="client 'shop', got one of 'road'"):
+        client(name="shop").restore(state)
     del state.tensors["personal/model/heads.semseg.0.weight"]
     with pytest.raises(ValueError, match="does not fit the personal model"):
         client().restore(state)
@@ -66,21 +58,16 @@ def test_a_state_that_does_not_fit_is_refused():
 
 def test_a_client_whose_loss_is_not_finite_says_so():
     found = client()
-    spoil(found)
+    with torch.no_grad():
+        next(found.shared.model.parameters()).fill_(float("nan"))
     assert found.perform(Order(0, upload=UPDATES)).failed == "the loss of 'semseg' became nan"
-
-
-def explode(client):
-    """Make the next training diverge."""
-    client.training = client.training.model_copy(update={"learning_rate": 1e38})
 
 
 def test_fine_tuning_that_diverged_is_undone():
     found = client("fedbabu")
     before = found.state().tensors
-    explode(found)
-    reply = found.perform(Order(3, finish=True, train=False))
-    assert reply.failed
+    found.training = found.training.model_copy(update={"learning_rate": 1e38})
+    assert found.perform(Order(3, finish=True, train=False)).failed
     assert all(before[name].equal(tensor) for name, tensor in found.state().tensors.items())
 
 
@@ -98,55 +85,35 @@ def test_a_gpu_without_memory_says_what_to_lower(monkeypatch):
 PRIVATE = {"clip": 0.01, "noise": 0.0}
 
 
-def test_what_leaves_is_clipped():
-    reply = client(privacy=PRIVATE).perform(Order(0, upload=UPDATES))
-    assert float(torch.cat(list(reply.rows.values())).double().norm()) == pytest.approx(0.01, rel=1e-6)
+def length(rows):
+    return float(torch.cat(list(rows.values())).double().norm())
 
 
-def test_parameters_that_leave_are_near_what_the_server_knows():
-    found = client("fedavg", privacy=PRIVATE)
-    start = found.rows((ENCODER, DECODER))
-    sent = found.perform(Order(0, upload=PARAMETERS)).rows
-    assert float(torch.cat([sent[slot] - start[slot] for slot in start]).norm()) == pytest.approx(0.01, rel=1e-2)
-
-
-def test_later_parameters_are_near_those_that_left_before():
+def test_parameters_that_leave_are_near_what_the_server_knows_and_later_ones_near_those():
     found = client("fedamp", privacy=PRIVATE)
-    first = found.perform(Order(0, upload=PARAMETERS)).rows
-    second = found.perform(Order(1, upload=PARAMETERS)).rows
-    assert float(torch.cat([second[slot] - first[slot] for slot in first]).norm()) == pytest.approx(0.01, rel=1e-2)
+    known = found.rows((ENCODER, DECODER))
+    for round in range(2):
+        sent = found.perform(Order(round, upload=PARAMETERS)).rows
+        assert length({slot: row - known[slot] for slot, row in sent.items()}) == pytest.approx(0.01, rel=1e-2)
+        known = sent
 
 
-def test_agreement_tells_no_more_than_the_update_that_is_sent():
-    found = client(privacy={"clip": 1.0, "noise": 1.0})
+NOISY = {"clip": 1.0, "noise": 1.0}
+
+
+def test_agreement_and_losses_tell_no_more_than_the_update_that_is_sent():
+    found = client(privacy=NOISY)
     row = torch.ones(found.layouts[ENCODER].numel)
     reply = found.perform(Order(0, {ENCODER: Delivery("trained", (Addend(row, (0.1,), True),))}, upload=UPDATES))
     assert reply.agreement[ENCODER][0] == pytest.approx(float(reply.rows[ENCODER].double().sum()))
+    assert not reply.losses
 
 
-NOISY = {"clip": 0.01, "noise": 1.0}
-
-
-def noised(found, round=0):
-    return found.perform(Order(round, upload=UPDATES)).rows[ENCODER]
-
-
-def test_the_experiments_seed_does_not_tell_the_noise():
+def test_noise_has_a_key_of_256_bits_which_the_experiments_seed_does_not_tell_and_a_state_keeps():
     """Two clients that differ only in their key train equal models and send unrelated rows."""
-    sent = torch.stack([noised(client(privacy=NOISY)) for _ in range(2)])
-    assert abs(float(torch.corrcoef(sent)[0, 1])) < 5 / sent.shape[1] ** 0.5
-
-
-def test_a_key_has_256_bits_of_its_own():
-    assert len({client(privacy=NOISY).exchange.noise_key for _ in range(3)}) == 3
-    assert len(client().exchange.noise_key) == 32
-
-
-def test_a_restored_client_sends_the_same_noise():
-    first, second = client(privacy=NOISY), client(privacy=NOISY)
-    second.restore(first.state())
-    assert torch.equal(noised(first), noised(second))
-
-
-def test_losses_stay_at_home_where_there_is_noise():
-    assert not client(privacy={"clip": 1.0, "noise": 1.0}).perform(Order(0, upload=UPDATES)).losses
+    first, other, restored = (client(privacy=NOISY) for _ in range(3))
+    restored.restore(first.state())
+    sent, unrelated, same = (each.perform(Order(0, upload=UPDATES)).rows[ENCODER] for each in (first, other, restored))
+    assert abs(float(torch.corrcoef(torch.stack([sent, unrelated]))[0, 1])) < 5 / len(sent) ** 0.5
+    assert torch.equal(sent, same)
+    assert len(first.exchange.noise_key) == 32

@@ -33,34 +33,23 @@ def _differ(one, other):
     return not torch.equal(one, other)
 
 
-def test_heads_train_first_and_then_the_encoder(passes):
+def test_heads_train_first_with_the_rate_of_the_round_and_images_of_their_own_and_then_the_encoder(passes):
+    heard = []
     client = clients(small(method={"name": "fedrep", "head_epochs": 2}))["home"]
-    client.perform(Order(0))
-    swin = set(PARTS) - {"encoder_norms"}  # it has none
-    assert [changed for changed, _, _ in passes] == [swin - ENCODER, swin - ENCODER, swin - DECODER_AND_HEAD]
-
-
-def test_epochs_of_heads_have_the_rate_of_the_round_and_images_of_their_own(passes):
-    client = clients(small(method={"name": "fedrep", "head_epochs": 2}))["home"]
-    client.perform(Order(0))
+    client.perform(Order(0), lambda name, done, total, loss: heard.append((done, total)))
     client.perform(Order(1))
-    rates = [rate for _, rate, _ in passes]
-    images = [image for _, _, image in passes]
+    changed, rates, images = zip(*passes, strict=True)
+    swin = set(PARTS) - {"encoder_norms"}  # it has none
+    assert list(changed) == 2 * [swin - ENCODER, swin - ENCODER, swin - DECODER_AND_HEAD]
     assert (rates[0], rates[3]) == (rates[2], rates[5])
     assert rates[0] > rates[3]
     assert all(_differ(images[a], images[b]) for a in range(6) for b in range(a))
+    assert heard == [(done, len(heard)) for done in range(1, 3 * len(client.data.train) + 1)]
 
 
 def test_no_two_epochs_draw_alike():
     drawn = [epoch.draw for round in range(3) for epoch in HeadsFirst(head_epochs=3).epochs(round, 4, 2)]
     assert len(set(drawn)) == len(drawn) == 15
-
-
-def test_watchers_hear_of_every_batch():
-    heard = []
-    client = clients(small(method={"name": "fedrep", "head_epochs": 2}))["home"]
-    client.perform(Order(0), lambda name, done, total, loss: heard.append((done, total)))
-    assert heard == [(done, len(heard)) for done in range(1, 3 * len(client.data.train) + 1)]
 
 
 @pytest.mark.parametrize("part", ["decoder", "head"])

@@ -1,14 +1,34 @@
+"""Privacy: the cost of updates as an ε, the law of the noise, and what leaves a client."""
+
+import sys
+from collections import Counter
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy  # imports its parts when they are used
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from torch.testing import assert_close
 
-from fedhca2.clients.privacy import Privacy, in_steps, privatise, scale_within
+from fedhca2.clients.privacy import (
+    CAPACITY,
+    COLUMNS,
+    WIDTH,
+    Noise,
+    Privacy,
+    alias_table,
+    audited_epsilon,
+    combined,
+    epsilon,
+    in_steps,
+    noise_for,
+    privatise,
+    scale_within,
+    updates_for,
+)
 from fedhca2.params import Slot
 
 ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
@@ -23,95 +43,68 @@ def updates(count=1000):
     return {ENCODER: torch.randn(count, generator=rng), EDGE: torch.randn(count, generator=rng)}
 
 
-def zeros(slot=ENCODER, count=MANY):
-    return {slot: torch.zeros(count)}
+def sent(privacy=NOISY, key=KEY, round=0, slot=ENCODER, first=0.0, count=MANY):
+    """What leaves of an update of zeros, but for its first value."""
+    update = torch.zeros(count)
+    update[0] = first
+    return privatise({slot: update}, privacy, key, round)[slot]
 
 
-def norm(rows):
-    return float(torch.cat(list(rows.values())).norm())
+def assert_same(one, other):
+    assert_close(dict(one), dict(other), rtol=0, atol=0)
 
 
-def correlation(one, other):
-    return abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1]))
-
-
-def test_all_rows_together_are_clipped():
-    assert norm(privatise(updates(), Privacy(clip=2.0), KEY, 0)) == pytest.approx(2.0)
-
-
-def test_a_small_update_stays_as_it_is():
-    assert_close(privatise(updates(), Privacy(clip=1e6), KEY, 0), updates(), rtol=0, atol=0)
+def test_all_rows_together_are_clipped_unless_they_are_small():
+    clipped = privatise(updates(), Privacy(clip=2.0), KEY, 0)
+    assert float(torch.cat(list(clipped.values())).norm()) == pytest.approx(2.0)
+    assert_same(privatise(updates(), Privacy(clip=1e6), KEY, 0), updates())
 
 
 @pytest.mark.parametrize("privacy", [Privacy(clip=1.0), NOISY])
-def test_an_update_of_zero_can_leave(privacy):
-    assert privatise({ENCODER: torch.zeros(3)}, privacy, KEY, 0)[ENCODER].isfinite().all()
-
-
-def test_nothing_leaves_where_nothing_is_asked_for():
-    assert privatise({}, NOISY, KEY, 0) == {}
+def test_an_update_of_zero_can_leave_and_so_can_none(privacy):
+    assert sent(privacy, count=3).isfinite().all()
+    assert privatise({}, privacy, KEY, 0) == {}
 
 
 def test_a_noised_update_is_the_clipped_one_give_or_take_the_noise():
-    clipped = privatise(updates(), Privacy(clip=1.0), KEY, 0)[ENCODER]
-    sent = privatise(updates(), Privacy(clip=1.0, noise=0.01), KEY, 0)[ENCODER]
-    assert float((sent - clipped).std()) == pytest.approx(0.01, rel=0.1)
+    clipped, noised = (privatise(updates(), Privacy(clip=1.0, noise=noise), KEY, 0)[ENCODER] for noise in (0, 0.01))
+    assert float((noised - clipped).std()) == pytest.approx(0.01, rel=0.1)
 
 
 @pytest.mark.parametrize(("clip", "noise"), [(2.0, 0.5), (0.1, 3.0)])
 def test_noise_has_the_deviation_that_is_asked_for(clip, noise):
-    sent = privatise(zeros(), Privacy(clip=clip, noise=noise), KEY, 0)[ENCODER]
-    assert float(sent.std()) == pytest.approx(clip * noise, rel=0.02)
+    assert float(sent(Privacy(clip=clip, noise=noise)).std()) == pytest.approx(clip * noise, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("key", "round", "slot"), [(OTHER, 0, ENCODER), (KEY, 1, ENCODER), (KEY, 0, EDGE)], ids=["key", "round", "slot"]
-)
-def test_noise_is_unrelated_between_keys_rounds_and_slots(key, round, slot):
-    one, other = privatise(zeros(), NOISY, KEY, 0)[ENCODER], privatise(zeros(slot), NOISY, key, round)[slot]
-    assert correlation(one, other) < UNRELATED
+OTHERS = {
+    "key": {"key": OTHER},
+    "round": {"round": 1},
+    "slot": {"slot": EDGE},
+    "update of one round": {"first": 1e-3},
+    "setting": {"privacy": Privacy(clip=1.0, noise=1.5)},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_noise_is_unrelated_to_that_of_another(other):
+    """So two messages never tell the difference of what they hide."""
+    assert abs(float(torch.corrcoef(torch.stack([sent(), sent(**OTHERS[other])]))[0, 1])) < UNRELATED
 
 
 def test_every_bit_of_the_key_counts():
     keys = [(1 << bit).to_bytes(32, "big") for bit in range(256)]
-    sent = {tuple(privatise(zeros(count=4), NOISY, key, 0)[ENCODER].tolist()) for key in keys}
-    assert len(sent) == 256
+    assert len({tuple(sent(key=key, count=4).tolist()) for key in keys}) == 256
 
 
-def test_no_generator_of_torch_or_numpy_has_a_part_in_the_noise():
-    found = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        found.append(privatise(updates(), NOISY, KEY, 0))
-    assert_close(found[0], found[1], rtol=0, atol=0)
-
-
-def test_the_same_update_has_the_same_noise():
-    assert_close(privatise(updates(), NOISY, KEY, 3), privatise(updates(), NOISY, KEY, 3), rtol=0, atol=0)
-
-
-def test_the_number_of_threads_does_not_change_what_is_sent():
-    threads, found = torch.get_num_threads(), []
+def test_the_same_update_has_the_same_noise_whatever_the_generators_threads_and_order_of_rows():
+    expected, threads = privatise(updates(MANY), NOISY, KEY, 3), torch.get_num_threads()
+    torch.manual_seed(2)
+    np.random.seed(2)
     try:
-        for count in (1, 4):
-            torch.set_num_threads(count)
-            found.append(privatise(updates(MANY), NOISY, KEY, 0))
+        torch.set_num_threads(4)
+        assert_same(privatise(dict(reversed(updates(MANY).items())), NOISY, KEY, 3), expected)
     finally:
         torch.set_num_threads(threads)
-    assert_close(found[0], found[1], rtol=0, atol=0)
-
-
-def test_two_updates_of_one_round_do_not_tell_their_difference():
-    one, other = zeros(), zeros()
-    other[ENCODER][0] = 1e-3
-    sent = [privatise(update, NOISY, KEY, 0)[ENCODER] for update in (one, other)]
-    assert correlation(*sent) < UNRELATED
-
-
-def test_settings_that_change_do_not_tell_their_difference_either():
-    sent = [privatise(zeros(), Privacy(clip=1.0, noise=noise), KEY, 0)[ENCODER] for noise in (1.0, 1.5)]
-    assert correlation(*sent) < UNRELATED
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0, 1e6])
@@ -136,26 +129,92 @@ def test_what_is_noised_is_no_longer_than_the_clip_for_sure(values, clip, noise)
     assert length <= Fraction(clip) ** 2
 
 
-def test_an_update_that_is_not_finite_does_not_leave():
-    with pytest.raises(ValueError, match="finite update"):
-        privatise({ENCODER: torch.tensor([1.0, float("inf")])}, NOISY, KEY, 0)
+REFUSED = [
+    (lambda: privatise({ENCODER: torch.tensor([1.0, float("inf")])}, NOISY, KEY, 0), "finite update"),
+    (lambda: privatise(updates(), NOISY, bytes(16), 0), "32 bytes, got 16"),
+    (lambda: Privacy(noise=1.0), "a clip with the noise"),
+    (lambda: Privacy(clip=1.0, noise=1e-6), r"at least 0\.001.*ε of 504,264, got 1e-06"),
+]
 
 
-def test_noise_without_a_clip_is_refused():
-    with pytest.raises(ValidationError, match="a clip with the noise"):
-        Privacy(noise=1.0)
+@pytest.mark.parametrize(("attempt", "message"), REFUSED)
+def test_what_would_hide_nothing_is_refused(attempt, message):
+    with pytest.raises(ValueError, match=message):
+        attempt()
 
 
-def test_noise_that_hides_nothing_is_refused():
-    with pytest.raises(ValidationError, match=r"at least 0\.001.*ε of 504,264, got 1e-06"):
-        Privacy(clip=1.0, noise=1e-6)
+DEVIATIONS = [2.0**24, 1.37 * 2**24, 2.0**25 - 1]
 
 
-def test_a_key_of_fewer_bits_is_refused():
-    with pytest.raises(ValueError, match="32 bytes, got 16"):
-        privatise(updates(), NOISY, bytes(16), 0)
+def test_noise_is_normal_also_in_its_tails_and_without_memory_and_takes_every_step_alike():
+    source = Noise(bytes(range(32)), DEVIATIONS[1])
+    drawn = source.draw(1_000_000)
+    far = np.abs(drawn) > 3 * DEVIATIONS[1]
+    assert scipy.stats.kstest(drawn / DEVIATIONS[1], "norm").pvalue > 0.01
+    assert scipy.stats.binomtest(int(far.sum()), len(drawn), 2 * scipy.stats.norm.sf(3)).pvalue > 0.01
+    assert scipy.stats.chisquare(np.bincount(drawn & 63)).pvalue > 0.01
+    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 5 / len(drawn) ** 0.5
+    assert not np.array_equal(source.draw(9), drawn[:9])  # draws go on where they were
 
 
-def test_the_order_of_rows_does_not_change_what_is_sent():
-    turned = dict(reversed(updates().items()))
-    assert_close(privatise(turned, NOISY, KEY, 0), privatise(updates(), NOISY, KEY, 0), rtol=0, atol=0)
+@pytest.mark.parametrize("deviation", DEVIATIONS)
+def test_each_bin_comes_as_often_as_the_law_says_to_the_last_bits(deviation):
+    table = alias_table(deviation)
+    assert table.highest.max() <= 1  # no step is wanted more often than it is proposed
+    weights = Counter()
+    for column in range(COLUMNS):
+        own = int(table.threshold[column])
+        weights[column] += own
+        weights[int(table.alias[column])] += CAPACITY - own
+    with localcontext(prec=50):
+        for bin in range(COLUMNS):
+            law = (-((Decimal(WIDTH) * bin / Decimal(deviation)) ** 2) / 2).exp() * weights[0]
+            found = weights[bin] * Decimal(float(table.highest[bin]))
+            assert abs(found / law - 1) < Decimal("3e-16")
+
+
+@pytest.mark.parametrize(("noise", "updates"), [(1.0, 1), (4.0, 1), (4.0, 100), (10.0, 100), (30.0, 25)])
+def test_epsilon_is_what_a_kept_accountant_says(noise, updates):
+    from dp_accounting import GaussianDpEvent  # takes a second, and every worker collects this file
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant()
+    accountant.compose(GaussianDpEvent(noise), updates)
+    assert epsilon(noise, updates) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-6)
+
+
+@pytest.mark.parametrize("noise", [0.003, 0.1, 1.0, 10.0, 1000.0])
+@pytest.mark.parametrize("updates", [1, 100])
+def test_the_audit_is_the_exact_value_or_little_more(noise, updates):
+    exact = epsilon(noise, updates)
+    assert exact * (1 - 1e-9) <= audited_epsilon({noise: updates}) <= 1.001 * exact + 1e-6
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+def test_updates_of_different_noise_add_up(delta):
+    noises = {1.0: 2, 2.5: 7, 30.0: 40}
+    assert audited_epsilon(noises, delta) == pytest.approx(epsilon(combined(noises), delta=delta), rel=1e-5)
+
+
+def test_without_the_extra_there_is_no_audit(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    assert audited_epsilon({1.0: 1}) is None
+
+
+def test_nothing_sent_and_noise_that_hides_all_cost_nothing_and_without_noise_nothing_is_private():
+    assert epsilon(1.0, 0) == epsilon(combined({})) == audited_epsilon({}) == epsilon(1e7, 1) == 0
+    assert epsilon(0.0, 1) == float("inf")
+
+
+@pytest.mark.parametrize("wanted", [0.1, 1.0, 8.0, 300.0])
+@pytest.mark.parametrize("updates", [1, 25, 1000])
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+def test_planned_noise_is_the_least_that_keeps_to_the_budget(wanted, updates, delta):
+    noise = noise_for(wanted, updates, delta)
+    assert epsilon(noise, updates, delta) <= wanted < epsilon(0.998 * noise, updates, delta)
+
+
+@pytest.mark.parametrize(("wanted", "noise"), [(1.0, 20.0), (8.0, 4.0), (50.0, 0.9)])
+def test_planned_updates_are_the_most_that_keep_to_the_budget(wanted, noise):
+    updates = updates_for(wanted, noise)
+    assert epsilon(noise, updates) <= wanted < epsilon(noise, updates + 1)

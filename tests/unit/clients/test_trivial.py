@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedhca2.clients.evaluation import trivial_answers, trivial_scores
+from fedhca2.clients.evaluation import trivial_answers
 from fedhca2.data.batches import Batches
 from fedhca2.reports.layouts import comparison_table, write_comparison
 from fedhca2.reports.page.several import several_sections
@@ -39,32 +39,19 @@ def answers(**labels):
     return trivial_answers(Batches(Labelled(**held), range(count), list(held), batch_size=1))
 
 
-def test_of_classes_it_is_the_largest_and_unknown_pixels_do_not_count():
+def test_it_is_the_largest_class_or_the_mean_of_each_channel_and_unknown_labels_do_not_count():
     maps = [[[[2, 2], [2, 255]]], [[[255, 255], [255, 1]]]]
     assert answers(semseg=maps, classification=[[1], [nan]]) == {"semseg": torch.tensor([2]), "classification": 1}
-
-
-def test_of_values_it_is_the_mean_of_each_channel():
     found = answers(regression=[[1, 10], [3, nan]], depth=[[[[0, 1]]], [[[3, 255]]]])
     assert {task: answer.tolist() for task, answer in found.items()} == {"regression": [2, 10], "depth": [2]}
-
-
-def test_a_task_without_labels_has_none():
     assert answers(regression=[[nan]], classification=[[nan]]) == {}
 
 
-def test_every_task_of_a_client_has_a_score_unless_plain_maps_say_nothing():
+def test_the_last_scores_of_a_client_have_it_for_every_task_unless_plain_maps_say_nothing():
     client = clients_of(small())["home"]
-    labels = client.data.val.data.labels
-    found = trivial_scores(client, client.data.val, labels)
-    assert sorted(found) == ["depth", "semseg"]
+    assert all("trivial" in scores for scores in client.evaluate(trivial=True).values())
+    assert not any("trivial" in scores for scores in client.evaluate().values())
     assert not TASKS["edge"].metric(LabelSpace()).for_plain_maps
-
-
-def test_the_last_scores_of_a_client_have_it_and_others_do_not():
-    client = clients_of(small())["shop"]
-    assert "trivial" in client.evaluate(trivial=True)["sal"]
-    assert "trivial" not in client.evaluate()["sal"]
 
 
 @pytest.mark.parametrize(
@@ -92,51 +79,47 @@ def with_trivial(run, **scores):
     return RunFiles.open(run.path)
 
 
-def test_the_page_names_who_is_not_clearly_better(tmp_path):
-    sections = single_sections(with_trivial(made_run(tmp_path, better=1.25), road=48.0, shop=5.0))
-    answer, table = sections[0].blocks[0], sections[0].blocks[-1]
-    (told,) = [sentence for sentence in answer.sentences if "trivial" in sentence]
+def test_the_page_and_the_terminal_name_who_is_not_clearly_better(tmp_path):
+    run = with_trivial(made_run(tmp_path, better=1.25), road=48.0, shop=5.0)
+    blocks = single_sections(run)[0].blocks
+    (told,) = [sentence for sentence in blocks[0].sentences if "trivial" in sentence]
     assert ("1 of 2 scores" in told, "road" in told, "shop" in told) == (True, True, False)
-    assert [row[2].text for row in table.rows] == ["48.0%", "5.00%", "—", "—"]
-    assert [row[4].text.endswith("†") for row in table.rows] == [True, False, False, False]
+    assert [row[2].text for row in blocks[-1].rows] == ["48.0%", "5.00%", "—", "—"]
+    assert [row[4].text.endswith("†") for row in blocks[-1].rows] == [True, False, False, False]
+    assert "trivial" not in result_table(run.outcome, run.task_set).columns
+    assert result_table(run.outcome, run.task_set, trivial=True).rows[0][3] == "48.0%"
 
 
 def test_an_older_run_has_no_such_column(tmp_path):
-    sections = single_sections(made_run(tmp_path))
-    assert "trivial" not in sections[0].blocks[-1].columns
-    assert "trivial" not in " ".join(sections[0].blocks[0].sentences)
+    blocks = single_sections(made_run(tmp_path))[0].blocks
+    assert "trivial" not in " ".join([*blocks[-1].columns, *blocks[0].sentences])
+
+
+def runs_of(folder, *methods):
+    made = (made_run(folder / name, name, better=1.25 if name == "fedhca2" else 1.0) for name in methods)
+    return [with_trivial(run, road=48.0, shop=5.0) for run in made]
 
 
 def test_a_comparison_lists_it_on_request_and_on_the_page(tmp_path):
-    runs = [with_trivial(made_run(tmp_path / name, name), road=48.0, shop=5.0) for name in ("local", "fedhca2")]
+    runs = runs_of(tmp_path, "local", "fedhca2")
     assert "trivial" not in write_comparison(runs, tmp_path).entries
     table = write_comparison(runs, tmp_path, trivial=True)
     scores = [f"{table.entries['trivial'][column].mean:g}" for column in table.columns]
     assert scores[:2] == ["48", "5"]
     assert set(scores[2:]) == {"nan"}  # columns of gains
     assert "trivial" in (tmp_path / "table.md").read_text()
-    tables = [block for block in several_sections(runs)[0].blocks if type(block).__name__ == "Table"]
+    blocks = several_sections(runs)[0].blocks
+    tables = [block for block in blocks if type(block).__name__ == "Table"]
     assert [row[0].text for row in tables[0].rows] == ["local", "fedhca2", "trivial"]
-
-
-def test_the_page_of_a_comparison_says_how_many_scores_are_not_clearly_better(tmp_path):
-    runs = [with_trivial(made_run(tmp_path / "local", "local"), road=48.0, shop=5.0)]
-    runs += [with_trivial(made_run(tmp_path / "ours", better=1.25), road=48.0, shop=5.0)]
-    answer = next(block for block in several_sections(runs)[0].blocks if type(block).__name__ == "AnswerBlock")
+    answer = next(block for block in blocks if type(block).__name__ == "AnswerBlock")
     (told,) = [sentence for sentence in answer.sentences if "trivial" in sentence]
     assert "1 of 2 scores of fedhca2" in told
 
 
 def test_a_summary_counts_the_scores_above_it_instead_of_a_row_without_numbers(tmp_path):
     methods = ["local", "fedavg", "fedper", "fedprox", "fedhca2"]
-    runs = [with_trivial(made_run(tmp_path / name, name), road=48.0, shop=5.0) for name in methods]
+    runs = runs_of(tmp_path, *methods)
     table = comparison_table(write_comparison(runs, tmp_path, trivial=True))
     (column,) = [number for number, name in enumerate(table.columns) if "trivial" in name]
-    assert {row[0] for row in table.rows} == set(methods)
-    assert {row[column] for row in table.rows} == {"1"}  # shop reaches more than 5%, road less than 48%
-
-
-def test_the_terminal_lists_it_on_request(tmp_path):
-    run = with_trivial(made_run(tmp_path), road=48.0)
-    assert "trivial" not in result_table(run.outcome, run.task_set).columns
-    assert result_table(run.outcome, run.task_set, trivial=True).rows[0][3] == "48.0%"
+    # Shop reaches more than 5%, and road 48% with fedhca2 alone.
+    assert {row[0]: row[column] for row in table.rows} == dict.fromkeys(methods, "1") | {"fedhca2": "2"}

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from fedhca2.aggregation import Blend, Mixing
+from fedhca2.aggregation import Mixing
 from fedhca2.errors import UserError
 from fedhca2.experiment import LateReplies, Participation
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Profile, Reply
-from fedhca2.methods import resolve
+from fedhca2.methods import Blend, resolve
 from fedhca2.params import ENCODER, Layout
 from fedhca2.run_folder.checkpoints import progress_as_state, progress_from_state
 from fedhca2.run_folder.records import Progress, Watcher

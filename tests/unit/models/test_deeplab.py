@@ -35,11 +35,6 @@ def test_the_mean_reaches_every_pixel(rng):
     assert image.grad[..., -1, -1].abs().sum() > 0
 
 
-def test_an_encoder_that_cannot_be_dilated_is_an_error():
-    with pytest.raises(ValueError, match="swin"):
-        MultiTaskModel(ModelConfig(encoder=EncoderConfig(name="swin_micro", output_stride=8)), {"semseg": 5}, (64, 64))
-
-
 def dropped(seed=0, images=4, rate=0.5):
     layer = GivenDropout(rate)
     draws = draw_keep([layer], 1, images, np.random.default_rng(seed))
@@ -55,25 +50,20 @@ def test_dropout_keeps_its_share_of_the_values_and_their_mean(rate):
 
 
 def test_dropout_depends_on_its_draws_alone():
-    torch.manual_seed(1)
-    first = dropped()
-    torch.manual_seed(2)
-    assert torch.equal(first, dropped())
-    assert not torch.equal(first, dropped(seed=1))
+    found = []
+    for seed, draws in ((1, 0), (2, 0), (2, 1)):
+        torch.manual_seed(seed)
+        found.append(dropped(seed=draws))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[2])
 
 
 def test_dropout_is_independent_between_images_neighbours_and_channels():
     kept = dropped(images=8).sign()
-    for other in (kept.roll(1, 0), kept.roll(1, 1), kept.roll(1, 2), kept.roll(1, 3)):
-        assert (kept * other).mean() == pytest.approx(0.25, abs=0.01)
-
-
-def test_dropout_changes_nothing_in_evaluation():
-    image = torch.ones(1, 2, 3, 3)
-    assert torch.equal(GivenDropout(0.5).eval()(image), image)
+    for axis in range(4):
+        assert (kept * kept.roll(1, axis)).mean() == pytest.approx(0.25, abs=0.01)
 
 
 def test_deeplab_is_refused_with_batches_of_one():
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=r"training\.batch_size"):
         Experiment.load("scenes_1c_small", ["model.decoder=deeplab", "training.batch_size=1"])
-    assert "training.batch_size" in str(refused.value)

@@ -1,4 +1,6 @@
-"""Plain transformers, frozen backbones and adapters."""
+"""Plain transformers, frozen backbones and adapters, and some of the encoders in docs/encoders.md."""
+
+from pathlib import Path
 
 import pytest
 import timm
@@ -13,6 +15,7 @@ from fedhca2.models import Encoder, EncoderConfig, ModelConfig, build_model, fin
 from fedhca2.models.layers import resample
 from fedhca2.params import Slot
 
+PAGE = (Path(__file__).parents[3] / "docs" / "encoders.md").read_text("utf-8")
 SIZE = (32, 48)
 VIT = "test_vit"
 ENCODER = Slot("encoder")
@@ -65,25 +68,23 @@ def test_adapters_change_nothing_at_first():
     assert all(one.equal(other) for one, other in zip(plain(image), adapted(image), strict=True))
 
 
-def test_a_row_of_adapters_holds_them_and_what_lies_between_backbone_and_decoders():
-    kinds = {
-        name.rpartition(".")[2] if name.startswith("body.") else "" for name in model(adapters={}).slots()[ENCODER]
-    }
-    assert kinds == {"up", "down", ""}
-
-
 def adapters_in(names):
     return {name.rpartition(".")[2] for name in names} & {"up", "down"}
 
 
 @pytest.mark.parametrize(
     ("options", "sent", "changed"),
-    [({"share": "down"}, {"down"}, {"up", "down"}), ({"train": "up"}, {"up"}, {"up"})],
-    ids=["FedSA-LoRA", "FFA-LoRA"],
+    [
+        ({}, {"up", "down"}, {"up", "down"}),
+        ({"share": "down"}, {"down"}, {"up", "down"}),
+        ({"train": "up"}, {"up"}, {"up"}),
+    ],
+    ids=["LoRA", "FedSA-LoRA", "FFA-LoRA"],
 )
 def test_adapters_can_be_sent_and_trained_in_part(options, sent, changed):
     network = model(adapters={"rank": 2, **options})
-    assert adapters_in(network.slots()[ENCODER]) == sent
+    row = network.slots()[ENCODER]  # which also has what lies between backbone and decoders
+    assert {name.rpartition(".")[2] if name.startswith("body.") else "" for name in row} == sent | {""}
     network.encoder.requires_grad_(True)
     for name, parameter in network.named_parameters():  # B starts at 0, which gives A no gradient
         if name.endswith(".up"):
@@ -91,26 +92,14 @@ def test_adapters_can_be_sent_and_trained_in_part(options, sent, changed):
     assert adapters_in(trained(network)) == changed
 
 
-def test_what_is_shared_of_an_adapter_is_trained():
-    with pytest.raises(ValueError, match="since A is shared"):
-        EncoderConfig(name=VIT, adapters={"share": "down", "train": "up"})
-
-
-def test_training_adapters_leaves_the_backbone_as_it_is():
+def test_training_leaves_a_frozen_backbone_and_its_statistics_as_they_are():
     network = model(adapters={"rank": 2})
     changed = trained(network)
-    assert {name for name in network.state_dict() if name.startswith("encoder.") and name not in changed} == set(
-        network.fixed
-    )
-
-
-def test_training_leaves_a_frozen_backbone_and_its_statistics_as_they_are():
+    kept = {name for name in network.state_dict() if name.startswith("encoder.") and name not in changed}
+    assert kept == set(network.fixed)
     network = model("test_resnet", frozen=True)
     assert not {name for name in trained(network) if name.startswith("encoder.")}
-
-
-def test_a_frozen_backbone_without_anything_to_train_has_no_row():
-    assert {slot.part for slot in model("test_resnet", frozen=True).slots()} == {"decoder", "decoder_norms", "head"}
+    assert {slot.part for slot in network.slots()} == {"decoder", "decoder_norms", "head"}  # it has no row
 
 
 def test_a_method_that_trains_decoders_first_does_not_thaw_a_backbone():
@@ -133,14 +122,10 @@ def test_a_saved_state_has_no_backbone_and_restores_the_rest():
     assert all(value.equal(state[name]) for name, value in learner.tensors("personal").items())
 
 
-def test_equal_settings_give_equal_adapters_and_backbones():
+def test_equal_settings_give_equal_adapters_and_backbones_which_have_a_fingerprint_if_they_are_frozen():
     one, other = model(adapters={}), model(adapters={})
-    assert fingerprint(one) == fingerprint(other) != ""
+    assert fingerprint(one) == fingerprint(other) != fingerprint(model()) == ""
     assert all(value.equal(other.slots()[ENCODER][name]) for name, value in one.slots()[ENCODER].items())
-
-
-def test_a_model_that_trains_whole_has_no_fingerprint():
-    assert fingerprint(model()) == ""
 
 
 def test_weights_of_timms_transformer_are_loaded(tmp_path):
@@ -157,14 +142,29 @@ def test_backbones_without_stochastic_depth_have_maps(name):
     assert len(encoder(name)(torch.zeros(2, 3, 32, 32))) == 4
 
 
+@pytest.mark.parametrize("name", ["ghostnet_050", "efficientvit_b0", "edgenext_xx_small"])
+def test_a_known_encoder_trains(name):
+    assert f"| `{name}` | " in PAGE.split("<summary>Families that do not work")[0]
+    network = build_model(ModelConfig(encoder={"name": name}), {"semseg": 3}, (64, 64), seed=0, client="")
+    image = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    assert [tuple(found.shape[-2:]) for found in network.encoder(image)] == [(16, 16), (8, 8), (4, 4), (2, 2)]
+    network(image)["semseg"].square().mean().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+
+
 FAULTS = {
     "unknown": ({"name": "resnet1"}, r"unknown encoder 'resnet1'. Did you mean 'resnet\d+'"),
     "no paths to drop": ({"name": "densenet121", "drop_path": 0.1}, "expected paths that drop_path can drop"),
+    "not dilated": (
+        {"name": "swin_micro", "output_stride": 8},
+        "encoder 'swin_micro': expected feature maps at strides",
+    ),
     "no linear layers": ({"name": "test_resnet", "adapters": {}}, "expected linear layers for adapters"),
     "wrong strides": ({"name": "levit_128s"}, r"strides 4, 8, 16 and 32, or at a single one, got \[16, 32, 64\]"),
     "no maps": ({"name": "convmixer_768_32"}, "encoder 'convmixer_768_32': .*features_only not implemented"),
     "one size": ({"name": "mixer_b16_224"}, "encoder 'mixer_b16_224': .*dynamic_img_size"),
     "drops while frozen": ({"frozen": True, "drop_path": 0.1}, "drop_path: expected 0"),
+    "A is shared and not trained": ({"adapters": {"share": "down", "train": "up"}}, "since A is shared"),
     "rank": ({"adapters": {"rank": 0}}, "greater than or equal to 1"),
 }
 

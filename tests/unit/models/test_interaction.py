@@ -22,23 +22,16 @@ def image(seed=0):
     return torch.randn(2, 3, *SIZE, generator=torch.Generator().manual_seed(seed))
 
 
-def busy(**changes):
-    """A model whose interaction has left its start."""
-    model = built(**changes)
-    nn.init.eye_(model.interaction.project.weight)
-    return model
-
-
 @pytest.mark.parametrize("decoder", ["fcn", "deeplab"])
-def test_a_model_starts_as_without_it(decoder):
+def test_a_model_starts_as_without_it_and_leaves_this_start_with_the_first_gradient(decoder):
     without, model = built(None, decoder=decoder), built(decoder=decoder)
-    assert all(tensor.equal(without(image())[task]) for task, tensor in model(image()).items())
-
-
-def test_all_other_parts_start_as_without_it():
-    without, model = built(None).state_dict(), built().state_dict()
-    assert all(tensor.equal(model[name]) for name, tensor in without.items())
-    assert {name.partition(".")[0] for name in model.keys() - without.keys()} == {"interaction"}
+    own, others = model.state_dict(), without.state_dict()
+    assert all(tensor.equal(own[name]) for name, tensor in others.items())
+    assert {name.partition(".")[0] for name in own.keys() - others.keys()} == {"interaction"}
+    outputs = model(image())
+    assert all(tensor.equal(outputs[task]) for task, tensor in without(image()).items())
+    outputs["depth"].square().sum().backward()
+    assert model.interaction.project.weight.grad.any()
 
 
 @pytest.mark.parametrize("decoder", ["fcn", "deeplab"])
@@ -48,14 +41,10 @@ def test_it_carries_gradients_from_one_task_to_the_decoder_of_another(decoder):
         found = torch.autograd.grad(model(image())["depth"].square().sum(), parameters, allow_unused=True)
         return any(gradient is not None and bool(gradient.any()) for gradient in found)
 
-    assert reached(busy(decoder=decoder))
+    busy = built(decoder=decoder)
+    nn.init.eye_(busy.interaction.project.weight)  # it has left its start
+    assert reached(busy)
     assert not reached(built(None, decoder=decoder))
-
-
-def test_its_projection_leaves_zero_with_the_first_gradient():
-    model = built()
-    model(image())["depth"].square().sum().backward()
-    assert model.interaction.project.weight.grad.any()
 
 
 def test_places_are_as_coarse_as_the_encoders_coarsest_map():
@@ -74,14 +63,10 @@ def test_every_client_draws_its_own_again_and_again():
     assert not first["qkv.weight"].equal(other["qkv.weight"])
 
 
-def test_one_task_has_nobody_to_exchange_with():
-    assert built(tasks={"depth": 1}).interaction is None
-
-
 def test_models_that_differ_in_their_interaction_are_of_different_kinds():
-    kinds = {built(None).kind, built().kind, built(tasks={"depth": 1, "semseg": 5}).kind}
-    assert len(kinds) == 3
+    assert len({built(None).kind, built().kind, built(tasks={"depth": 1, "semseg": 5}).kind}) == 3
     assert built().kind == built().kind
+    assert built(tasks={"depth": 1}).interaction is None  # it has nobody to exchange with
 
 
 def test_a_width_that_heads_cannot_share_is_named():
@@ -102,53 +87,41 @@ class Mean(nn.Module):
         return {task: each + self.share * mean for task, each in reversed(maps.items())}
 
 
-class Coarser(Mean):
+class Unfit(nn.Module):
+    """Returns what the test wants."""
+
+    def __init__(self, tasks, width, returned):
+        super().__init__()
+        self.returned = returned
+
     def forward(self, maps):
-        return {task: each[..., ::2] for task, each in maps.items()}
+        return UNFIT[self.returned][0](maps)
 
 
-class Fewer(Mean):
-    def forward(self, maps):
-        return {"depth": maps["depth"]}
-
-
-class Stacked(Mean):
-    def forward(self, maps):
-        return torch.stack(list(maps.values()))
-
-
-class Asking(Mean):
-    def forward(self, maps):
-        return maps["normals"]
-
-
-def own(kind):
-    return f"{__name__}:{kind.__name__}"
+UNFIT = {
+    "coarser": (
+        lambda maps: {task: each[..., ::2] for task, each in maps.items()},
+        "expected maps {'semseg': '2×8×12×20', .*, got {'semseg': '2×8×12×10'",
+    ),
+    "fewer": (lambda maps: {"depth": maps["depth"]}, "expected maps .*, got {'depth': '2×8×12×20'}"),
+    "stacked": (lambda maps: torch.stack(list(maps.values())), "expected maps .*, got 2×2×8×12×20"),
+    "of another task": (lambda maps: maps["normals"], "got KeyError: 'normals'"),
+}
 
 
 def test_a_class_of_ones_own_gets_the_tasks_the_width_and_its_settings():
-    model = built({"kind": own(Mean), "share": 0.25})
+    model = built({"kind": f"{__name__}:Mean", "share": 0.25})
     assert model.interaction.given == (("semseg", "depth"), 8)
     decoded = {task: decoder(model.encoder(image())) for task, decoder in model.decoders.items()}
     expected = decoded["depth"] + 0.25 * torch.stack(list(decoded.values())).mean(0)
     assert model.decode(model.encoder(image()))["depth"].equal(expected)
+    assert list(model(image())) == list(TASKS)  # outputs are in this order whatever the class returns
 
 
-def test_outputs_are_in_the_order_of_the_tasks_whatever_the_class_returns():
-    assert list(built(own(Mean))(image())) == list(TASKS)
-
-
-@pytest.mark.parametrize(
-    ("kind", "line"),
-    [
-        (Coarser, "expected maps {'semseg': '2×8×12×20', .*, got {'semseg': '2×8×12×10'"),
-        (Fewer, "expected maps .*, got {'depth': '2×8×12×20'}"),
-        (Stacked, "expected maps .*, got 2×2×8×12×20"),
-        (Asking, "got KeyError: 'normals'"),
-    ],
-)
-def test_a_class_of_ones_own_that_does_not_fit_is_one_line(kind, line):
-    config = ModelConfig.model_validate({"encoder": {"name": TINY}, "decoder_width": 8, "interaction": own(kind)})
+@pytest.mark.parametrize("returned", UNFIT)
+def test_a_class_of_ones_own_that_does_not_fit_is_one_line(returned):
+    interaction = {"kind": f"{__name__}:Unfit", "returned": returned}
+    config = ModelConfig.model_validate({"encoder": {"name": TINY}, "decoder_width": 8, "interaction": interaction})
     model = build_model(config, TASKS, SIZE, seed=0, client="a")
-    with pytest.raises(ValueError, match=rf"^interaction .*:{kind.__name__}\b.*{line}[^\n]*$"):
+    with pytest.raises(ValueError, match=rf"^interaction .*:Unfit\b.*{UNFIT[returned][1]}[^\n]*$"):
         check_parts(model, config, (3, *SIZE), TASKS)

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from fedhca2.models import Encoder, EncoderConfig, pretrained
 from fedhca2.models.config import SWIN_T
-from fedhca2.models.pretrained import reordered_merging, to_timm
+from fedhca2.models.pretrained import to_timm
 from small import small
 
 SIZE = (64, 64)
@@ -24,32 +24,6 @@ def _fresh():
 
 def encoder(name="swin_micro", **options):
     return Encoder(EncoderConfig(name=name, **options), SIZE)
-
-
-def to_mmseg(name):
-    """mmseg's name for a tensor of our Swin encoders."""
-    if name.startswith("norms."):
-        return f"backbone.norm{name.removeprefix('norms.')}"
-    name = name.removeprefix("body.").replace("patch_embed.proj.", "patch_embed.projection.")
-    if name.startswith("layers_"):
-        stage, rest = int(name[7]), name[9:]
-        if rest.startswith("downsample."):
-            stage -= 1
-        rest = rest.replace("attn.", "attn.w_msa.")
-        rest = rest.replace("mlp.fc1.", "ffn.layers.0.0.").replace("mlp.fc2.", "ffn.layers.1.")
-        name = f"stages.{stage}.{rest}"
-    return f"backbone.{name}"
-
-
-def mmseg_order(tensor):
-    """The inverse of what reading mmseg's patch merging does: inputs (x, y, c) become (c, y, x)."""
-    channels = tensor.shape[-1] // 4
-    return tensor.reshape(*tensor.shape[:-1], 2, 2, channels).transpose(-3, -1).reshape(tensor.shape)
-
-
-def as_mmseg(state):
-    renamed = {to_mmseg(name): mmseg_order(t) if "downsample" in name else t for name, t in state.items()}
-    return renamed | {"decode_head.conv_seg.weight": torch.zeros(150, 8), "backbone.extra": torch.zeros(1)}
 
 
 @pytest.fixture
@@ -70,47 +44,21 @@ def as_trained(state):
     return {f"encoder.{name}": tensor for name, tensor in state.items()} | {"heads.semseg.0.bias": torch.zeros(3)}
 
 
-@pytest.mark.parametrize("named", [dict, as_trained, as_mmseg], ids=["our names", "a trained model", "mmseg"])
+def as_checkpoint(state):
+    tensors = {f"backbone.{name}": tensor for name, tensor in state.items()}
+    return {"state_dict": tensors | {"decode_head.conv_seg.weight": torch.zeros(150, 8)}, "meta": {"epoch": 1}}
+
+
+@pytest.mark.parametrize(
+    "named", [dict, as_trained, as_checkpoint], ids=["our names", "a trained model", "a checkpoint"]
+)
 def test_a_file_is_read_whatever_its_names(tmp_path, source, images, named):
-    if named is as_mmseg:
-        torch.save({"state_dict": as_mmseg(source.state_dict()), "meta": {"epoch": 1}}, tmp_path / "weights")
-    else:
-        save_file(named(source.state_dict()), tmp_path / "weights.safetensors")
-    loaded = encoder(weights=str(next(tmp_path.iterdir())))
+    """Those of mmseg are in tests/golden/test_swin_maps.py."""
+    save, name = (torch.save, "weights") if named is as_checkpoint else (save_file, "weights.safetensors")
+    save(named(source.state_dict()), tmp_path / name)
+    loaded = encoder(weights=str(tmp_path / name))
     for ours, theirs in zip(loaded.eval()(images), source.eval()(images), strict=True):
         assert_close(ours, theirs)
-
-
-class UnfoldedMerging(nn.Module):
-    """Patch merging as in mmseg, with nn.Unfold."""
-
-    def __init__(self, channels):
-        super().__init__()
-        self.norm = nn.LayerNorm(4 * channels)
-        self.reduction = nn.Linear(4 * channels, 2 * channels, bias=False)
-        nn.init.normal_(self.norm.weight)
-        nn.init.normal_(self.norm.bias)
-
-    def forward(self, image):
-        patches = nn.functional.unfold(image.permute(0, 3, 1, 2), kernel_size=2, stride=2).transpose(1, 2)
-        return self.reduction(self.norm(patches))
-
-
-def test_reordered_weights_merge_patches_as_mmseg_does(rng):
-    theirs = UnfoldedMerging(6)
-    ours = timm.models.swin_transformer.PatchMerging(6)
-    ours.load_state_dict({name: reordered_merging(tensor) for name, tensor in theirs.state_dict().items()})
-    image = torch.randn(2, 8, 10, 6, generator=rng)
-    assert_close(ours(image).flatten(1, 2), theirs(image))
-
-
-def test_a_full_size_swin_has_the_names_of_the_released_inventory():
-    with torch.device("meta"):
-        names = {to_mmseg(name) for name in Encoder(EncoderConfig(name=SWIN_T), (512, 512)).state_dict()}
-    some = {"backbone.patch_embed.projection.weight", "backbone.stages.2.downsample.reduction.weight"}
-    some |= {"backbone.stages.3.blocks.1.ffn.layers.0.0.bias", "backbone.norm3.weight"}
-    some |= {"backbone.stages.0.blocks.0.attn.w_msa.relative_position_bias_table"}
-    assert (len(names), some <= names) == (177, True)
 
 
 def test_names_of_the_authors_of_swin_are_read():
@@ -136,59 +84,45 @@ def test_norms_that_a_classifier_lacks_stay_plain(tmp_path, monkeypatch):
     assert [norm.weight.mean().item() for norm in Encoder(config, (224, 224)).norms] == [1, 1, 1, 2]
 
 
-def test_weights_of_timm_come_from_timm(monkeypatch, images):
+@pytest.mark.parametrize("offline", [False, True])
+def test_weights_of_timm_come_from_timm(monkeypatch, images, offline):
     create, asked = timm.create_model, []
 
     def without_hub(name, pretrained=False, **options):
         asked.append(pretrained)
+        if pretrained and offline:
+            raise OSError("the hub is away")
         torch.manual_seed(7)
         return create(name, **options)
 
     monkeypatch.setattr(pretrained.timm, "create_model", without_hub)
+    if offline:
+        with pytest.raises(ValueError, match=r"weights 'timm': .* OSError: the hub is away"):
+            encoder("test_resnet", weights="timm")
+        return
     loaded = encoder("test_resnet", weights="timm").eval()
-    torch.manual_seed(7)
-    expected = create("test_resnet").eval().forward_intermediates(images, norm=False)[1][-1]
+    expected = without_hub("test_resnet").eval().forward_intermediates(images, norm=False)[1][-1]
     assert_close((asked.count(True), loaded(images)[-1]), (1, expected))
 
 
-def test_a_hub_that_cannot_be_reached_is_an_error(monkeypatch):
-    create = timm.create_model
-
-    def offline(name, pretrained=False, **options):
-        if pretrained:
-            raise OSError("the hub is away")
-        return create(name, **options)
-
-    monkeypatch.setattr(pretrained.timm, "create_model", offline)
-    with pytest.raises(ValueError, match=r"weights 'timm': .* OSError: the hub is away"):
-        encoder("test_resnet", weights="timm")
+def test_a_missing_tensor_and_weights_of_another_encoder_are_errors(tmp_path, source):
+    state = dict(source.state_dict())
+    del state["body.layers_1.blocks.0.norm1.bias"]
+    other = timm.create_model("test_resnet").state_dict()
+    missing = r"encoder 'swin_micro', got 1 of \d+ tensors missing .* body.layers_1.blocks.0.norm1.bias, missing"
+    for tensors, message in ((state, missing), (other, "expected those of encoder 'swin_micro'")):
+        torch.save(tensors, tmp_path / "weights.pth")
+        with pytest.raises(ValueError, match=message):
+            encoder(weights=str(tmp_path / "weights.pth"))
 
 
-def test_a_missing_tensor_is_an_error(tmp_path, source):
-    state = as_mmseg(source.state_dict())
-    del state["backbone.stages.1.blocks.0.norm1.bias"]
-    torch.save(state, tmp_path / "upernet.pth")
-    with pytest.raises(ValueError, match=r"1 of \d+ tensors missing .* body.layers_1.blocks.0.norm1.bias, missing"):
-        encoder(weights=str(tmp_path / "upernet.pth"))
-
-
-def test_weights_of_another_encoder_are_an_error(tmp_path):
-    torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "other.pth")
-    with pytest.raises(ValueError, match="expected those of encoder 'swin_micro'"):
-        encoder(weights=str(tmp_path / "other.pth"))
-
-
-def test_a_run_notes_the_digest_of_its_weights(tmp_path, source):
+def test_a_run_notes_the_digest_of_its_weights_and_accepts_no_other(tmp_path, source):
     path = tmp_path / "own.safetensors"
     save_file(source.state_dict(), path)
     values = small(model={"encoder": {"name": "swin_micro", "weights": str(path)}}).to_dict()
     assert values["model"]["encoder"]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_another_file_than_the_noted_one_is_an_error(tmp_path, source):
-    save_file(source.state_dict(), tmp_path / "own.safetensors")
     with pytest.raises(ValueError, match="expected sha256 0"):
-        encoder(weights=str(tmp_path / "own.safetensors"), sha256="0")
+        encoder(weights=str(path), sha256="0")
 
 
 class Runs:
@@ -214,15 +148,9 @@ def test_a_file_that_is_no_weights_is_refused_in_a_line(tmp_path, kind, suffix):
         encoder(weights=str(tmp_path / f"weights{suffix}"))
 
 
-@pytest.mark.parametrize("kind", ["folder", "socket", "no name of a file"])
-def test_weights_that_are_no_file_are_refused(tmp_path, kind):
-    path = tmp_path / "weights"
-    match kind:
-        case "folder":
-            path.mkdir()
-        case "socket":
-            socket.socket(socket.AF_UNIX).bind(str(path))
-        case _:
-            path = "a" * 5000
-    with pytest.raises(ValueError, match=r"weights: expected one of none, scenes, timm, or a file"):
-        encoder(weights=str(path))
+def test_weights_that_are_no_file_are_refused(tmp_path):
+    (tmp_path / "folder").mkdir()
+    socket.socket(socket.AF_UNIX).bind(str(tmp_path / "socket"))
+    for path in (tmp_path / "folder", tmp_path / "socket", "a" * 5000):
+        with pytest.raises(ValueError, match=r"weights: expected one of none, scenes, timm, or a file"):
+            encoder(weights=str(path))

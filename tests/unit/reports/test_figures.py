@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedhca2.aggregation import Member, Voting
+from fedhca2.aggregation import Member
+from fedhca2.methods import Voting
 from fedhca2.params import Layout
 from fedhca2.reports.figures import COLOURS, Slider, conflict, heat_map, mixing
 from fedhca2.reports.figures.conflict import SYMBOLS, Point, conflict_figures, principal_map, tsne_map

@@ -19,8 +19,7 @@ from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.gate import shown
 from fedhca2.imports import file_name, is_import_path
 from fedhca2.messages import Order, Profile
-from fedhca2.methods import Method
-from fedhca2.methods.catalogue import AGGREGATED
+from fedhca2.methods import AGGREGATED, Method
 from fedhca2.models import ModelConfig, fingerprint
 from fedhca2.models.config import with_classes
 from fedhca2.params import STATISTICS, layouts

@@ -1,51 +1,170 @@
-"""The catalogue of methods, one value each, and what a config makes of them: a name, and settings for its defaults."""
+"""Methods as values, how a config names them, and everything needed to write your own."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
-from fedhca2 import aggregation, objectives
-from fedhca2.aggregation import (
-    Aggregator,
+from fedhca2 import objectives
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Combined, Mixing
+from fedhca2.aggregation.combining import Combiner, EmrMerging, SignAgreement, TiesMerging, TrimmedMean
+from fedhca2.aggregation.common_update import CommonUpdate, Extrapolated, Robust
+from fedhca2.aggregation.fedhca2 import ConflictAverse, CrossAttention, HyperWeights
+from fedhca2.aggregation.means import (
     Attentive,
     Clustered,
-    ConflictAverse,
-    CrossAttention,
-    EmrMerging,
-    Extrapolated,
     Graph,
     GroupMean,
-    HyperWeights,
     Mean,
     Pull,
-    Robust,
     ServerAdam,
     ServerMomentum,
-    SignAgreement,
     StepMean,
     Stock,
-    TiesMerging,
-    TrimmedMean,
     Voting,
-    Weighted,
 )
+from fedhca2.aggregation.rows import Measure, Member, Rows
+from fedhca2.aggregation.weightings import Weighted
 from fedhca2.config import Config, suggest
 from fedhca2.errors import list_faults
 from fedhca2.imports import FORMS, is_import_path, load
-from fedhca2.methods.method import Method
+from fedhca2.messages import BatchNorm, Delivery, Kind
 from fedhca2.objectives import (
     Attracted,
     ControlVariate,
     Dynamic,
     Frozen,
     HeadsFirst,
+    Kept,
     Longer,
     Objective,
     PersonalCopy,
     Pooled,
     Proximal,
 )
+from fedhca2.params import STATISTICS, Layout, Part
+
+__all__ = [
+    "METHODS",
+    "Aggregator",
+    "Attentive",
+    "Attracted",
+    "Blend",
+    "Clustered",
+    "Combined",
+    "Combiner",
+    "CommonUpdate",
+    "ConflictAverse",
+    "ControlVariate",
+    "CrossAttention",
+    "Delivery",
+    "Dynamic",
+    "EmrMerging",
+    "Extrapolated",
+    "Frozen",
+    "Graph",
+    "GroupMean",
+    "HeadsFirst",
+    "HyperWeights",
+    "Kept",
+    "Kind",
+    "Layout",
+    "Mean",
+    "Measure",
+    "Member",
+    "Method",
+    "Mixing",
+    "Objective",
+    "PersonalCopy",
+    "Proximal",
+    "Pull",
+    "Robust",
+    "Rows",
+    "ServerAdam",
+    "ServerMomentum",
+    "SignAgreement",
+    "StepMean",
+    "Stock",
+    "TiesMerging",
+    "TrimmedMean",
+    "Voting",
+    "Weighted",
+    "components_of",
+    "resolve",
+    "settings_of",
+]
+
+
+class Method(Config):
+    """A federated method as a value. A part without an aggregator stays with its client.
+
+    >>> from fedhca2.methods import Mean
+    >>> Method(encoder=Mean()).uploads(round=0)  # what the built-in method fedper does
+    {'encoder': 'parameters'}
+
+    :param encoder: the aggregator that mixes the clients' encoders.
+    :param decoder: the same for decoders, of all tasks together.
+    :param head: the same for heads, of equal tasks and classes.
+    :param local: what the method adds to local training.
+    :param weights: how learned weights, such as FedHCA²'s α and β, are learned.
+    :param reference: the paper, for `fedhca2 methods`.
+    """
+
+    encoder: SerializeAsAny[Aggregator] | None = None
+    decoder: SerializeAsAny[Aggregator] | None = None
+    head: SerializeAsAny[Aggregator] | None = None
+    local: SerializeAsAny[Objective] = Objective()
+    weights: HyperWeights = HyperWeights()
+    batch_norm: Annotated[
+        BatchNorm, Field(description="running statistics stay local, are mixed like parameters, or are measured again")
+    ] = "local"
+    norms: Annotated[
+        Literal["shared", "local"],
+        Field(description="parameters of normalisation layers are aggregated with their part, or stay local"),
+    ] = "shared"
+    reference: str = ""
+    rounds: Annotated[int | None, Field(ge=1, exclude=True, description="rounds of the run, if known")] = None
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> "Method":
+        if not self.local.replaces and self.batch_norm != "local":
+            raise ValueError(
+                f"batch_norm: expected 'local', since clients keep their own parameters, got {self.batch_norm!r}"
+            )
+        if self.norms == "local" and self.batch_norm == "average":
+            raise ValueError("batch_norm: expected 'local' or 'recalibrate', since norms stay local, got 'average'")
+        if self.local.keeps and any(aggregator.sends != "updates" for aggregator in self.all_aggregators.values()):
+            raise ValueError(f"local: {self.local.kind}: expected aggregators of updates, got one of parameters")
+        if isinstance(self.local, HeadsFirst) and (self.decoder or self.head):
+            raise ValueError("decoder and head: expected null, since they train before the encoder, got an aggregator")
+        return self
+
+    @property
+    def all_aggregators(self) -> Mapping[Part, Aggregator]:
+        """The aggregators of all parts that have one."""
+        parts: dict[Part, Aggregator | None] = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head}
+        return {part: found for part, found in parts.items() if found}
+
+    def over(self, rounds: int) -> Self:
+        """The same method in a run of this many rounds: some aggregators change along the way."""
+        return self.model_copy(update={"rounds": rounds})
+
+    def aggregators(self, round: int) -> Mapping[Part, Aggregator]:
+        """The aggregators of this round (counted from 0), in their state at that point of the run."""
+        done = min(1.0, round / self.rounds) if self.rounds else 0.0
+        return {
+            part: aggregator.at(done)
+            for part, aggregator in self.all_aggregators.items()
+            if (round + 1) % aggregator.every == 0
+        }
+
+    def uploads(self, round: int) -> Mapping[Part, Kind]:
+        """The parts that every client sends after training in this round."""
+        sent: dict[Part, Kind] = {part: aggregator.sends for part, aggregator in self.aggregators(round).items()}
+        if self.batch_norm == "average":
+            sent |= {norms: "parameters" for part, norms in STATISTICS.items() if part in sent}
+        return sent
+
 
 METHODS: dict[str, Method] = {
     "local": Method(reference="every client on its own"),
@@ -79,7 +198,10 @@ METHODS: dict[str, Method] = {
     "nash_mtl": Method(encoder=Weighted(weighting="nash_mtl"), reference="Navon et al., ICML 2022"),
     "fairgrad": Method(encoder=Weighted(weighting="fairgrad"), reference="Ban and Ji, ICML 2024"),
     "fedavg_ft": Method(
-        encoder=Mean(), decoder=Mean(), local=Objective(final_epochs=5), reference="Cheng et al., arXiv:2108.07313"
+        encoder=Mean(),
+        decoder=Mean(),
+        local=Objective(final_epochs=5),
+        reference="Cheng et al., arXiv:2108.07313",
     ),
     "fedper_ft": Method(encoder=Mean(), local=Objective(final_epochs=5), reference="Cheng et al., arXiv:2108.07313"),
     "fedbn": Method(encoder=Mean(), decoder=Mean(), norms="local", reference="Li et al., ICLR 2021"),
@@ -104,7 +226,9 @@ METHODS: dict[str, Method] = {
         encoder=ServerAdam(rule="yogi"), decoder=ServerAdam(rule="yogi"), reference="Reddi et al., ICLR 2021"
     ),
     "fedadagrad": Method(
-        encoder=ServerAdam(rule="adagrad"), decoder=ServerAdam(rule="adagrad"), reference="Reddi et al., ICLR 2021"
+        encoder=ServerAdam(rule="adagrad"),
+        decoder=ServerAdam(rule="adagrad"),
+        reference="Reddi et al., ICLR 2021",
     ),
 }
 
@@ -145,9 +269,8 @@ def components_of(method: Method) -> dict[str, Config]:
     >>> list(components_of(METHODS["fedprox"]))
     ['encoder', 'decoder', 'local']
     """
-    parts: dict[str, Aggregator | None] = {key: getattr(method, key) for key in AGGREGATED}
-    shared: dict[str, Config] = {key: part for key, part in parts.items() if part}
-    learning = any(part.learns for part in parts.values() if part)
+    shared: dict[str, Config] = {key: part for key in AGGREGATED if (part := getattr(method, key))}
+    learning = any(aggregator.learns for aggregator in method.all_aggregators.values())
     return {**shared, "local": method.local} | ({"weights": method.weights} if learning else {})
 
 
@@ -212,8 +335,8 @@ def kinds_of(component: str) -> dict[str, type[Config]]:
     >>> sorted(kinds_of("local"))[:3]
     ['attracted', 'control_variate', 'dynamic']
     """
-    module, base = (aggregation, Aggregator) if component in AGGREGATED else (objectives, Objective)
-    classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base)]
+    names, base = (globals(), Aggregator) if component in AGGREGATED else (vars(objectives), Objective)
+    classes = [each for each in names.values() if isinstance(each, type) and issubclass(each, base)]
     return {each.model_fields["kind"].default: each for each in classes if each.model_fields["kind"].default}
 
 

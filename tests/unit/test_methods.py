@@ -4,11 +4,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedhca2.aggregation import ConflictAverse, CrossAttention, Mean
-from fedhca2.methods import METHODS, Method, resolve, settings_of
-from fedhca2.objectives import Proximal
+from fedhca2.aggregation import Mean
+from fedhca2.methods import (
+    METHODS,
+    Attentive,
+    ConflictAverse,
+    CrossAttention,
+    HyperWeights,
+    Method,
+    resolve,
+    settings_of,
+)
+from fedhca2.objectives import Attracted, Proximal
 
-PAGE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
 OUTSIDE = """
 from fedhca2.aggregation import Mean
 from fedhca2.methods import Method
@@ -26,11 +35,6 @@ def outside(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_full_settings_give_the_method_back(name):
-    assert resolve("local", METHODS[name].model_dump(mode="json")) == METHODS[name]
-
-
 def test_full_settings_with_changes_give_the_method_back():
     method = resolve("fedhca2", {"c": 0.2, "decoder": None, "clamp": "project", "batch_norm": "average"})
     assert resolve("fedhca2", method.model_dump(mode="json")) == method
@@ -44,52 +48,31 @@ def test_what_the_page_of_methods_writes_is_a_method(line):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_page_of_methods_has_every_method(name):
+def test_every_method_has_a_reference_and_a_place_on_the_page_and_its_settings_can_be_set(name):
+    method = METHODS[name]
+    assert method.reference
     assert re.search(rf"^(\| |## |\*\*).*`{name}`", PAGE, re.MULTILINE)
+    assert resolve("local", method.model_dump(mode="json")) == resolve(name, settings_of(method)) == method
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_has_a_reference(name):
-    assert METHODS[name].reference
+MEAN, BY_IMAGES = Mean(), Mean(by="samples")
 
 
-def test_every_setting_that_is_named_can_be_set():
-    for name, method in METHODS.items():
-        assert resolve(name, settings_of(method)) == method
-
-
-def test_a_setting_goes_to_every_component_that_has_it():
-    method = resolve("fedamp", {"alpha": 0.5})
-    assert (method.encoder.alpha, method.decoder.alpha, method.local.alpha) == (0.5, 0.5, 0.5)
-
-
-def test_a_setting_of_one_component():
-    method = resolve("fedavg", {"decoder": {"by": "samples"}})
-    assert (method.encoder.by, method.decoder.by) == ("clients", "samples")
-
-
-def test_what_is_said_of_one_component_wins():
-    method = resolve("fedavg", {"by": "samples", "decoder": {"by": "clients"}})
-    assert (method.encoder.by, method.decoder.by) == ("samples", "clients")
-
-
-def test_a_component_can_be_dropped():
-    assert resolve("fedhca2", {"decoder": None}) == Method(encoder=ConflictAverse(), reference="Lu et al., CVPR 2024")
-
-
-def test_a_component_can_be_of_another_kind():
-    assert resolve("fedper", {"decoder": {"kind": "cross_attention", "beta": 0.5}}).decoder == CrossAttention(beta=0.5)
-
-
-def test_a_local_term_can_be_of_another_kind():
-    assert resolve("fedper", {"local": {"kind": "proximal", "mu": 0.5}}).local == Proximal(mu=0.5)
-
-
-def test_how_weights_are_learned_can_be_set():
-    assert resolve("fedhca2", {"lr": 0.05, "learn": False}).weights.model_dump(include={"lr", "learn"}) == {
-        "lr": 0.05,
-        "learn": False,
-    }
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("fedamp", {"alpha": 0.5}, {"decoder": Attentive(alpha=0.5), "local": Attracted(alpha=0.5)}),
+        ("fedavg", {"decoder": {"by": "samples"}}, {"encoder": MEAN, "decoder": BY_IMAGES}),
+        ("fedavg", {"by": "samples", "decoder": {"by": "clients"}}, {"encoder": BY_IMAGES, "decoder": MEAN}),
+        ("fedhca2", {"decoder": None}, {"encoder": ConflictAverse(), "decoder": None}),
+        ("fedper", {"decoder": {"kind": "cross_attention", "beta": 0.5}}, {"decoder": CrossAttention(beta=0.5)}),
+        ("fedper", {"local": {"kind": "proximal", "mu": 0.5}}, {"local": Proximal(mu=0.5)}),
+        ("fedhca2", {"lr": 0.05, "learn": False}, {"weights": HyperWeights(lr=0.05, learn=False)}),
+    ],
+)
+def test_settings_go_to_every_component_that_has_them_or_to_the_named_one(name, settings, expected):
+    method = resolve(name, settings)
+    assert {part: getattr(method, part) for part in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -103,6 +86,7 @@ def test_how_weights_are_learned_can_be_set():
         ("fedhca2", {"encoder": 3}, "fedhca2: encoder: expected settings by name"),
         ("fedhca2", {"batch_norm": "x"}, "fedhca2.batch_norm: expected 'local', 'average' or 'recalibrate', got"),
         ("fedamp", {"batch_norm": "average"}, "fedamp: batch_norm: expected 'local'"),
+        ("fedbn", {"batch_norm": "average"}, "since norms stay local"),
         ("fedhca2", {"local": None}, "fedhca2: local: expected settings by name"),
         ("fedhca2", {"c": [1, 2]}, "fedhca2: encoder.c: expected a number, got [1, 2]"),
         ("fedper", {"decoder": {"beta": 1}}, "fedper: decoder.kind: expected a known kind, got none."),
@@ -119,21 +103,12 @@ def test_a_mistake_is_named_in_one_line(name, settings, message):
     assert "\n" not in str(error.value)
 
 
-def test_a_method_from_a_file(outside):
+def test_a_method_comes_from_a_file_or_a_module(outside, monkeypatch):
     assert resolve(f"{outside}:OURS", {"by": "clients"}) == Method(encoder=Mean())
-
-
-def test_a_setting_that_differs_between_components_is_said_of_one(outside):
-    with pytest.raises(ValueError, match=r"expected encoder\.every or decoder\.every"):
-        resolve(f"{outside}:BOTH", {"every": 3})
-
-
-def test_a_method_from_a_module(outside, monkeypatch):
     monkeypatch.syspath_prepend(outside.parent)
     assert resolve("ours:OURS") == Method(encoder=Mean(by="samples"))
-
-
-def test_a_file_without_that_method_is_an_error(outside):
+    with pytest.raises(ValueError, match=r"expected encoder\.every or decoder\.every"):
+        resolve(f"{outside}:BOTH", {"every": 3})
     with pytest.raises(ValueError, match=r"NUMBER: expected a Method, got int. \(OURS, BOTH\)"):
         resolve(f"{outside}:NUMBER")
 
@@ -141,8 +116,3 @@ def test_a_file_without_that_method_is_an_error(outside):
 @pytest.mark.parametrize("settings", [{"fine_tune_epochs": 3}, {"local": {"kind": "frozen", "fine_tune_epochs": 3}}])
 def test_configs_and_run_folders_with_the_old_name_of_the_last_epochs_can_be_read(settings):
     assert resolve("fedbabu", settings) == resolve("fedbabu", {"final_epochs": 3})
-
-
-def test_norms_that_stay_local_keep_their_statistics():
-    with pytest.raises(ValueError, match="since norms stay local"):
-        resolve("fedbn", {"batch_norm": "average"})
