@@ -21,7 +21,8 @@ REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 async def app(scope, receive, send):
     """Believes everyone who claims to be a node."""
     if node := dict(scope["headers"]).get(b"node"):
-        scope["state"]["connection"].belongs_to(int(node))
+        connection = scope["state"]["connection"]
+        connection.listener.admit(connection, int(node))
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
     await send({"type": "http.response.body", "body": b""})
 

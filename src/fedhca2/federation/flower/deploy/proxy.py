@@ -58,7 +58,8 @@ class Proxy:
                 route, headers = checks.route_of(request), checks.headers_of(request)
                 site = await self._identify(route, headers)
                 who = f"{ascii(site.name)[1:-1][:80]} (node {site.node})"
-                scope["state"]["connection"].belongs_to(site.node)
+                connection = scope["state"]["connection"]
+                connection.listener.admit(connection, site.node)
                 await self._serve(site, route, headers, request, send)
         except Refusal as refusal:
             asked = f"{request.method} {ascii(request.url.path)[1:-1][:80]}"
@@ -188,10 +189,6 @@ class Connection(H11Protocol):
         if not self.is_closed.done():
             self.is_closed.set_result(None)
 
-    def belongs_to(self, node: int) -> None:
-        """The peer holds this node's key."""
-        self.listener.admit(self, node)
-
     def hang_up(self) -> None:
         """Close it without a response."""
         if self.transport:
@@ -274,13 +271,7 @@ class Listener:
 
 
 async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
-    """Run the proxy of a SuperLink until this process is told to end.
-
-    :param listen: host:port of the socket that this process was started with.
-    :param superlink: host:port of the SuperLink.
-    :param keys: the folder that `fedhca2 flower keys` wrote.
-    :param quota: bytes that a site may send for each message it receives.
-    """
+    """Run the proxy of a SuperLink until this process is told to end; `quota` is bytes for each message to a site."""
     link, limits = SuperLink(superlink, keys), ProxyLimits()
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
