@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from federations import PowerCutError, flower_federation, run_over, small_experiment
+from federations import Federation, PowerCutError, small_experiment
 
 from fedhca2.clients.privacy import epsilon
 from fedhca2.federation.flower.deploy.site import Site
@@ -24,10 +24,9 @@ def allowed(updates):
 @pytest.fixture
 def home(tmp_path):
     """A site that may send two updates, and its invitation: an experiment without noise."""
-    _, sites, fleet = flower_federation(small_experiment(rounds=4, guard={"noise": NOISE}), tmp_path)
-    site = sites["home"]
-    site.config = site.config.model_copy(update={"privacy": allowed(2)})
-    return site, fleet.invitation
+    found = Federation(small_experiment(rounds=4, guard={"noise": NOISE}), tmp_path)
+    found.set_up("home", privacy=allowed(2))
+    return found.sites["home"], found.fleet().invitation
 
 
 def entries(site):
@@ -149,22 +148,21 @@ def test_sites_that_are_asked_the_same_have_other_keys(tmp_path):
     experiment = small_experiment(privacy={"clip": 1.0, "noise": NOISE})
     keys = set()
     for folder in (tmp_path / "one", tmp_path / "other"):
-        _, sites, fleet = flower_federation(experiment, folder)
-        for site in sites.values():
-            site.perform(fleet.invitation, Order(0, upload=UPLOAD))
+        found = Federation(experiment, folder)
+        for site in found.sites.values():
+            site.perform(found.fleet().invitation, Order(0, upload=UPLOAD))
             keys.add(site.client.exchange.noise_key)
     assert len(keys) == 6
     assert {len(key) for key in keys} == {32}
 
 
 def test_a_run_goes_on_without_sites_whose_budget_is_spent(tmp_path):
-    experiment = small_experiment(rounds=3, guard={"noise": NOISE})
-    grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
-    for site in sites.values():
-        site.config = site.config.model_copy(update={"privacy": allowed(1 if site.config.client == "home" else 2)})
+    federation = Federation(small_experiment(rounds=3, guard={"noise": NOISE}), tmp_path)
+    for name in federation.sites:
+        federation.set_up(name, privacy=allowed(1 if name == "home" else 2))
     seen = Watcher()
     seen.refused = []
     seen.aggregated = lambda round, record, seconds: seen.refused.append(dict(record.refused))
-    run_over(grid, experiment, tmp_path / "run", seen)
+    federation.run(seen)
     spent = f"failed: {SPENT}"
-    assert seen.refused == [{}, {"home": spent}, dict.fromkeys(sites, spent)]
+    assert seen.refused == [{}, {"home": spent}, dict.fromkeys(federation.sites, spent)]

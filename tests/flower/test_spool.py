@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import flower_federation, perform, run_over, small_experiment
+from federations import Federation, perform, small_experiment
 
 from fedhca2.aggregation import MappedRow
 from fedhca2.federation.flower import fleet as module
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.slow
 
 def scores(folder, method, **terms):
     experiment = small_experiment(rounds=2, method=method)
-    grid, _, _ = flower_federation(experiment, folder / "sites")
-    return run_over(grid, experiment, folder / "run", **terms).clients
+    return Federation(experiment, folder).run(**terms).clients
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "fedamp", "matfl"])
