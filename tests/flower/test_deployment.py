@@ -14,7 +14,7 @@ from deployment import Deployment, free_port, hurry, wait_for, warmed
 from federations import SWIN, in_memory, small_experiment
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node
-from hostile_server import ATTACKS, PRIVATE, STOCK, THRIFTY, play
+from hostile_server import ANSWERS, ATTACKS, PRIVATE, STOCK, THRIFTY, play
 from safetensors.torch import load_file
 
 from fedhca2.clients.privacy import epsilon
@@ -185,7 +185,7 @@ def test_the_site_says_no_and_why(scene, name, tell):
     answer = scene.told[name]
     said = " ".join(str(answer[key]) for key in ("cannot", "declined", "failed") if answer.get(key))
     tell("hostile server", name, said)
-    assert ATTACKS[name].answer in said, answer
+    assert ANSWERS[name] in said, answer
 
 
 @attack
@@ -233,7 +233,7 @@ def test_the_scores_after_the_last_round_are_told_by_default(scene):
 
 @attack
 def test_a_site_logs_what_it_refuses(scene):
-    assert all(each.answer.split("(")[-1] in scene.log for each in ATTACKS.values() if "in site.yaml" in each.answer)
+    assert all(words.split("(")[-1] in scene.log for words in ANSWERS.values() if "in site.yaml" in words)
 
 
 class Story:
