@@ -281,17 +281,24 @@ class Node:
         self._push(message_to_proto(failure), {name_of(content): content}, 0.0, 0)
 
     def serve(self, app, stop: threading.Event) -> threading.Thread:
-        """Answer every message like an app, until stopped."""
+        """Answer every message like an app, and stay online meanwhile, until stopped or the federation is over."""
 
         def work():
-            while not stop.is_set():
-                if message := self.receive(0.2):
-                    context = Context(message.metadata.run_id, self.number, {}, RecordDict(), {})
-                    self.reply(message, app(message, context).content)
+            with suppress(httpx.HTTPError):
+                while not stop.is_set():
+                    if message := self.receive(0.2):
+                        context = Context(message.metadata.run_id, self.number, {}, RecordDict(), {})
+                        self.reply(message, app(message, context).content)
 
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        return thread
+        def beat():
+            with suppress(httpx.HTTPError):
+                while not stop.wait(10):
+                    self.stay()
+
+        threads = [threading.Thread(target=task, daemon=True) for task in (work, beat)]
+        for thread in threads:
+            thread.start()
+        return threads[0]
 
 
 def _tree(name: str, contents: dict[str, bytes]) -> ObjectTree:

@@ -69,11 +69,6 @@ class Server:
         spec = next(spec for spec in self.experiment.specs if spec.name == STOCK)
         return torch.full((expected_profile(self.experiment, spec).layouts[slot].numel,), value)
 
-    def plant(self, value: float, base: str = "trained", scale: float = 1.0, slot: Slot = ENCODER, **rest) -> dict:
-        """The stock site's answer when it is sent a row of one value."""
-        delivery = Delivery(base, (Addend(self.row(value, slot), (scale,)),))
-        return self.order("planted", deliveries={slot: delivery}, **rest)
-
     def _told(self, reply: Message) -> dict:
         header = header_of(reply.content)
         if CANNOT in header:
@@ -113,8 +108,13 @@ def order(**changes):
     return lambda server: server.order("planted", **changes)
 
 
-def plant(value: float, *delivery, **rest):
-    return lambda server: server.plant(value, *delivery, **rest)
+def plant(value: float, base: str = "trained", scale: float = 1.0):
+    """Send a row of one value."""
+
+    def play(server: Server) -> dict:
+        return server.order("planted", deliveries={ENCODER: Delivery(base, (Addend(server.row(value), (scale,)),))})
+
+    return play
 
 
 UPDATES = {"encoder": "updates", "decoder": "updates"}
@@ -154,9 +154,12 @@ REFUSED = {
         "scores of a site with a budget": lambda server: finish(server, "told", THRIFTY)
     },
     "the privacy budget is spent": {"more updates than a budget allows": many_updates},
-    "expected finite rows": {"rows of NaN": plant(nan), "rows of infinity": plant(inf)},
+    "expected finite rows": {
+        "rows of NaN": plant(nan),
+        "rows of infinity": plant(inf),
+        "rows of 3e38": plant(3e38),
+    },
     "expected rows at most": {"rows of 1e6": plant(1e6), "rows of 1e6 in place of its own": plant(1e6, "nothing")},
-    "expected": {"rows of 3e38": plant(3e38)},
     "expected a finite scale": {
         "a scale of NaN": plant(1e-3, scale=nan),
         "a scale of 1e300": plant(1e-3, scale=1e300),

@@ -12,7 +12,6 @@ import pytest
 import torch
 from deployment import Deployment, free_port, hurry, wait_for, warmed
 from federations import SWIN, in_memory, small_experiment
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node
 from hostile_server import ANSWERS, ATTACKS, PRIVATE, STOCK, THRIFTY, play
 from safetensors.torch import load_file
@@ -122,13 +121,8 @@ def without_power(deployment, name, stage):
             node.deactivate()  # so that no one gets its answer
         return app(message, context)
 
-    def beat():
-        while not stop.wait(5):
-            node.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30))
-
     node.activate()
     node.serve(answer, stop)
-    threading.Thread(target=beat, daemon=True).start()
     yield
     stop.set()
     node.client.close()

@@ -5,9 +5,9 @@ from time import monotonic
 
 import pytest
 from federations import After, Federation, PowerCutError, Watching, altered, cut_off, perform, small_experiment
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
-from fedhca2.federation.flower.deploy.superlink import Registration
 from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.records import STAGE, header_of
@@ -300,15 +300,14 @@ def test_nobody_is_asked_while_sites_add_up(tmp_path, monkeypatch):
 def test_an_eviction_that_ends_a_run_is_written(tmp_path):
     federation = Federation(small_experiment(rounds=1), tmp_path)
     key = public_key_to_bytes(generate_key_pairs()[1])
-    home = Registration(3, "home", key, "2026-11-16T04:00:00+00:00", "")
-    found = [home]
+    home = NodeInfo(node_id=3, name="home", public_key=key, registered_at="2026-11-16T04:00:00+00:00")
 
     class Evicting(Watching):
         def aggregated(self, *_):
-            found[0] = replace(home, evicted="2026-11-16T05:00:00+00:00")
+            home.unregistered_at = "2026-11-16T05:00:00+00:00"
             raise PowerCutError
 
     with pytest.raises(PowerCutError):
-        federation.run(Evicting(), look=lambda: found)
+        federation.run(Evicting(), look=lambda: [home])
     events = [event["event"] for event in federation.events]
     assert (events.count("registered"), events.count("evicted")) == (1, 1)

@@ -60,7 +60,7 @@ def test_a_site_that_was_evicted_is_let_in_no_more(link):
         with pytest.raises(httpx.HTTPStatusError, match="401"):
             is_there(shop)
     [evicted] = [one for one in link.superlink.registrations() if one.name == "shop"]
-    assert evicted.evicted
+    assert evicted.unregistered_at
 
 
 def test_nobody_is_evicted_who_was_not_registered(link):

@@ -7,7 +7,7 @@ import pytest
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequest
-from flwr.proto.node_pb2 import Node
+from flwr.proto.node_pb2 import Node, NodeInfo
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
@@ -24,10 +24,9 @@ from fedhca2.federation.flower.deploy.proxy_checks import (
     check_request,
     check_tree,
 )
-from fedhca2.federation.flower.deploy.superlink import Registration
 
 NODE = 7
-SITE = Registration(NODE, "home", b"key", "", "")
+SITE = NodeInfo(node_id=NODE, name="home", public_key=b"key")
 names = st.integers(0, 15).map(lambda n: f"{n:064x}")
 
 

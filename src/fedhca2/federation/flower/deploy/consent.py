@@ -258,31 +258,21 @@ def _check_sharing(experiment: Experiment, site: SiteConfig) -> None:
 def _check_work(experiment: Experiment, site: SiteConfig) -> None:
     """Refuse an experiment, as the site agreed to it, that takes more time or memory than the site gives."""
     [spec], method, training = experiment.specs, experiment.resolved_method, experiment.training
-    data = experiment.data[spec.data]
-    epochs = {f"method.local.{key}": value for key, value in method.local if key.endswith("epochs")}
-    asked: dict[str, dict[str, float | None]] = {
-        "epochs": {"clients.epochs": spec.epochs, **epochs},
-        "steps": {"clients.steps": spec.steps},
-        "rounds": {"rounds": experiment.rounds},
-        "pixels": {
-            f"training.batch_size times data.{spec.data}.size": prod(
-                experiment.size_of(spec.data), start=training.batch_size
-            )
-        },
-        "width": {f"model.{key}": getattr(spec.model, key) for key in ("decoder_width", "feature_width")},
-        "images": {f"data.{spec.data}.{key}": getattr(data, key, None) for key in ("train", "val")},
-        "workers": {"training.workers": training.workers},
-        "learning_rate": {f"training.{key}": getattr(training, key) for key in ("learning_rate", "encoder_rate")},
-        "noise": {"guard.noise": experiment.guard.noise},
-    }
-    _refuse(
-        *(
-            _too_much(where, value, key, site)
-            for key, values in asked.items()
-            for where, value in values.items()
-            if value is not None and value > getattr(site.limits, key)
-        )
-    )
+    data, size = experiment.data[spec.data], experiment.size_of(spec.data)
+    asked: list[tuple[str, str, float | None]] = [  # limits, what they bound, and its value
+        ("epochs", "clients.epochs", spec.epochs),
+        *(("epochs", f"method.local.{key}", value) for key, value in method.local if key.endswith("epochs")),
+        ("steps", "clients.steps", spec.steps),
+        ("rounds", "rounds", experiment.rounds),
+        ("pixels", f"training.batch_size times data.{spec.data}.size", prod(size, start=training.batch_size)),
+        *(("width", f"model.{key}", getattr(spec.model, key)) for key in ("decoder_width", "feature_width")),
+        *(("images", f"data.{spec.data}.{key}", getattr(data, key, None)) for key in ("train", "val")),
+        ("workers", "training.workers", training.workers),
+        *(("learning_rate", f"training.{key}", getattr(training, key)) for key in ("learning_rate", "encoder_rate")),
+        ("noise", "guard.noise", experiment.guard.noise),
+    ]
+    beyond = ((key, where, value) for key, where, value in asked if value and value > getattr(site.limits, key))
+    _refuse(*(_too_much(where, value, key, site) for key, where, value in beyond))
 
 
 def _aggregated(method: Method) -> list[str]:
