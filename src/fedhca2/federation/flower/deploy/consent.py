@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 from fedhca2.clients import Privacy
 from fedhca2.data import KINDS
 from fedhca2.data.own import OwnData
-from fedhca2.errors import Fault, UserError
+from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment
 from fedhca2.experiment.build import build_client_model
 from fedhca2.experiment.clients import ClientEntry
@@ -40,15 +41,9 @@ class RefusalError(UserError):
     `keys` names the settings in site.yaml that would allow it: all that the server is told of a site's settings.
     """
 
-    keys: tuple[str, ...] = ()
-
-
-class _Refusal(NamedTuple):
-    """What is refused, and the key in site.yaml that would allow it, if there is one."""
-
-    where: str
-    message: str
-    key: str = ""
+    def __init__(self, where: str | Path, message: str, *keys: str) -> None:
+        super().__init__(where, message)
+        self.keys = keys
 
 
 @dataclass(frozen=True)
@@ -138,7 +133,7 @@ class Invitation:
         if "kind" in site.data and site.data["kind"] != asked["kind"]:
             return {key: value for key, value in asked.items() if key in ("size", "test")} | site.data
         if asked["kind"] == OWN:
-            _refuse(_Refusal(f"data.{name}", "expected how its images are read (data.kind), got none", "data.kind"))
+            raise RefusalError(f"data.{name}", "expected how its images are read (data.kind), got none", "data.kind")
         return {**asked, **site.data}
 
     def _tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
@@ -161,13 +156,13 @@ class Invitation:
         """The client of the experiment that this site is."""
         count = sum(entry.copies * len(entry.split or (entry.tasks,)) for entry in self._entries)
         if count > site.limits.clients:  # before each of them is made
-            _refuse(_too_much("clients", count, "clients", site))
+            raise _too_much("clients", count, "clients", site)
         if site.client not in self._specs:
-            _refuse(_Refusal("client", f"expected {', '.join(self._specs)}, got {site.client!r}", "client"))
+            raise RefusalError("client", f"expected {', '.join(self._specs)}, got {site.client!r}", "client")
         spec = self._specs[site.client]
         if set(spec.tasks) != set(site.tasks):
             expected = f"{', '.join(spec.tasks)} for {site.client!r}, as in the experiment"
-            _refuse(_Refusal("tasks", f"expected {expected}, got {', '.join(site.tasks)}", "tasks"))
+            raise RefusalError("tasks", f"expected {expected}, got {', '.join(site.tasks)}", "tasks")
         return spec
 
     def _privacy(self, site: SiteConfig) -> dict[str, Any]:
@@ -181,7 +176,7 @@ class Invitation:
         noise = max(declared.deviation, guard.noise)
         if guard.reach and privacy.deviation > noise:
             expected = f"guard.noise of {privacy.deviation:g} or more in the experiment for the {privacy.noise:g} here"
-            _refuse(_Refusal("privacy.noise", f"expected {expected}, got {noise:g}", "privacy.noise"))
+            raise RefusalError("privacy.noise", f"expected {expected}, got {noise:g}", "privacy.noise")
         return {"privacy": privacy.model_dump(), "guard": {**self.experiment["guard"], "noise": noise}}
 
 
@@ -189,21 +184,21 @@ def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
     """Refuse an order that the agreed method does not need in this round."""
     method, rounds = experiment.resolved_method, experiment.rounds
     if type(order.round) is not int or not 0 <= order.round <= rounds:
-        _refuse(_Refusal("round", f"expected 0 to {rounds}, got {shown(order.round)}"))
+        raise RefusalError("round", f"expected 0 to {rounds}, got {shown(order.round)}")
     asked = {"upload": set(order.upload), "deliveries": {slot.part for slot in order.deliveries}}
     # Running statistics belong to the part of their layers.
     kept = [(k, part) for k, parts in asked.items() for part in parts if part.removesuffix("_norms") not in site.share]
-    _refuse(*(_unlisted(key, part, "share", site.share) for key, part in sorted(kept)))
+    _raise_all(_unlisted(key, part, "share", site.share) for key, part in sorted(kept))
     last = order.round == rounds
     most = {} if last else dict(method.uploads(order.round))  # less if no other client has such an encoder
     agreed = f"{experiment.method_name} in round {order.round + 1} of {rounds}"
     if (order.finish, order.train) != (last, not last) or not order.upload.items() <= most.items():
         found = f"finish: {order.finish}, train: {order.train}, upload: {shown(order.upload)}"
-        _refuse(_Refusal(agreed, f"expected finish: {last}, train: {not last}, upload: {most}, got {found}"))
+        raise RefusalError(agreed, f"expected finish: {last}, train: {not last}, upload: {most}, got {found}")
     shared = _aggregated(method)
     norms = [norms for part, norms in STATISTICS.items() if part in shared and method.batch_norm == "average"]
     if strange := asked["deliveries"] - {*shared, *norms}:
-        _refuse(_Refusal(agreed, f"expected no deliveries of {', '.join(sorted(strange))}, got some"))
+        raise RefusalError(agreed, f"expected no deliveries of {', '.join(sorted(strange))}, got some")
 
 
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
@@ -219,7 +214,7 @@ def _check_names(experiment: Mapping[str, Any], model: ModelConfig, site: SiteCo
 
     `model` is the one that the experiment has for this site.
     """
-    refused: list[_Refusal] = []
+    refused: list[RefusalError] = []
 
     def check(where: str, name: str, key: str, allowed: Iterable[str]) -> None:
         if name not in allowed:
@@ -242,17 +237,17 @@ def _check_names(experiment: Mapping[str, Any], model: ModelConfig, site: SiteCo
     for name, task in experiment.get("tasks", {}).items():
         if name in site.tasks:  # others are another site's
             check(f"tasks.{name}.kind", task["kind"], "own_tasks", (*TASKS, *[OWN] * (name in site.own_tasks)))
-    _refuse(*refused)
+    _raise_all(refused)
 
 
 def _check_sharing(experiment: Experiment, site: SiteConfig) -> None:
     """Refuse a method that shares parts that the site keeps, or rows in the clear if the site only sends sums."""
     method, secure = experiment.resolved_method, experiment.secure_aggregation
-    _refuse(*(_unlisted("method", part, "share", site.share) for part in _aggregated(method) if part not in site.share))
+    _raise_all(_unlisted("method", part, "share", site.share) for part in _aggregated(method) if part not in site.share)
     if site.sums_only and method.all_aggregators and (secure is None or secure.sketch > site.sketch):
         expected = f"a sketch of at most {site.sketch} (sums_only in site.yaml)"
         found = f"a sketch of {secure.sketch}" if secure else "none"
-        _refuse(_Refusal("secure_aggregation", f"expected {expected}, got {found}", "sums_only"))
+        raise RefusalError("secure_aggregation", f"expected {expected}, got {found}", "sums_only")
 
 
 def _check_work(experiment: Experiment, site: SiteConfig) -> None:
@@ -272,7 +267,7 @@ def _check_work(experiment: Experiment, site: SiteConfig) -> None:
         ("noise", "guard.noise", experiment.guard.noise),
     ]
     beyond = ((key, where, value) for key, where, value in asked if value and value > getattr(site.limits, key))
-    _refuse(*(_too_much(where, value, key, site) for key, where, value in beyond))
+    _raise_all(_too_much(where, value, key, site) for key, where, value in beyond)
 
 
 def _aggregated(method: Method) -> list[str]:
@@ -303,21 +298,21 @@ def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
     return values
 
 
-def _unlisted(where: str, found: object, key: str, allowed: Iterable[str]) -> _Refusal:
+def _unlisted(where: str, found: object, key: str, allowed: Iterable[str]) -> RefusalError:
     listed = [each for each in allowed if each != OWN]
     more = [f"{len(listed) - 10} more"] if len(listed) > 10 else []  # a log's line has an end
     expected = ", ".join([*listed[:10], *more]) or "only the site's own"
-    return _Refusal(where, f"expected {expected} ({key} in site.yaml), got {shown(found)}", key)
+    return RefusalError(where, f"expected {expected} ({key} in site.yaml), got {shown(found)}", key)
 
 
-def _too_much(where: str, found: float, key: str, site: SiteConfig) -> _Refusal:
+def _too_much(where: str, found: float, key: str, site: SiteConfig) -> RefusalError:
     key, most = f"limits.{key}", getattr(site.limits, key)
-    return _Refusal(where, f"expected at most {most:g} ({key} in site.yaml), got {found:g}", key)
+    return RefusalError(where, f"expected at most {most:g} ({key} in site.yaml), got {found:g}", key)
 
 
-def _refuse(*refusals: _Refusal) -> None:
-    """Raise RefusalError if there are any."""
-    if refusals:
-        error = RefusalError.of(Fault(each.where, each.message) for each in refusals)
-        error.keys = tuple(dict.fromkeys(each.key for each in refusals if each.key))
+def _raise_all(refusals: Iterable[RefusalError]) -> None:
+    """Raise these as one error, if there are any."""
+    if found := list(refusals):
+        error = RefusalError.of(fault for each in found for fault in each.faults)
+        error.keys = tuple(dict.fromkeys(key for each in found for key in each.keys))
         raise error
