@@ -63,6 +63,35 @@ def warmed():
         yield
 
 
+def left(pids):
+    """Which of these processes have not ended. One that nobody has waited for is a zombie, Z."""
+    listed = subprocess.run(["ps", "-o", "pid=,stat=", *map(str, pids)], capture_output=True, text=True, check=False)
+    return [line for line in listed.stdout.splitlines() if "Z" not in line]
+
+
+class Command:
+    """A command of the package in a folder, its output, and the processes that it started."""
+
+    def __init__(self, folder, *words, output="output", **environment):
+        self._output = folder / output
+        with self._output.open("w") as file:
+            streams = {"stdout": file, "stderr": file, "cwd": folder, "env": {**os.environ, **environment}}
+            self.process = Warm([COMMAND, *map(str, words)], **streams)
+
+    @property
+    def output(self):
+        return self._output.read_text()
+
+    @property
+    def processes(self):
+        """Its process, and all that it started."""
+        return [self.process.pid, *descendants(self.process.pid)]
+
+    def wait(self, seconds):
+        """Its exit code, and its output."""
+        return self.process.wait(seconds), self.output
+
+
 class Deployment:
     """Processes by name, which all end with it."""
 

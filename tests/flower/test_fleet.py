@@ -118,14 +118,6 @@ def test_an_answer_counts_though_the_order_was_given_again(trained, lost_after, 
     assert orders_given(grid) == 2
 
 
-def test_a_slow_site_is_asked_again_less_and_less_often(trained, lost_after):
-    grid, fleet = trained(min_clients=2, deadline=4)
-    lost_after(0.1)
-    grid.silent = {"home"}
-    perform(fleet)
-    assert 2 <= orders_given(grid) <= 6
-
-
 def test_nobody_is_asked_again_before_most_have_answered(trained, lost_after):
     grid, fleet = trained(min_clients=1, deadline=1.5)
     lost_after(0.0)

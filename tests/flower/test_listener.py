@@ -140,16 +140,6 @@ def test_more_sites_share_an_address_than_strangers_may(address):
         assert [ask(site, of(node)) for node, site in sites.items()] == [OK] * 10
 
 
-def test_no_site_is_sent_away_for_strangers(address):
-    with ExitStack() as stack:
-        sites = {node: stack.enter_context(secure(address)) for node in range(1, 6)}
-        for node, site in sites.items():
-            ask(site, of(node))
-        for _ in range(12):
-            stack.enter_context(plain(address))
-        assert [ask(site, of(node)) for node, site in sites.items()] == [OK] * 5
-
-
 def test_a_site_with_too_many_connections_loses_its_own_oldest(address):
     with ExitStack() as stack:
         other = stack.enter_context(secure(address))

@@ -56,14 +56,6 @@ def test_a_message_holds_the_bytes_that_the_report_says(full):
     )
 
 
-def test_the_shared_row_is_sent_as_the_same_bytes(full):
-    grid, orders, _ = full
-    sent = sum(map(array_bytes, grid.down))
-    distinct = sum(len(content) for content in grid.objects.values())
-    encoder = next(iter(orders["home"].deliveries.values())).addends[0].row.nbytes
-    assert distinct < sent - 2 * encoder + 200_000
-
-
 @pytest.mark.parametrize("named", [True, False])
 def test_a_site_hears_nothing_of_others_in_any_message(named, tmp_path):
     values = small_experiment(

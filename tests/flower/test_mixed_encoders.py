@@ -4,7 +4,7 @@ import pytest
 import torch
 from federations import Federation, assert_as_in_one_process, cut_off, in_memory, small_experiment
 
-from fedhca2.deployment.trained import Trained, evaluate
+from fedhca2.deployment.trained import Trained
 from fedhca2.federation.flower.deploy.consent import expected_profile
 from fedhca2.federation.flower.records import decode_profile, encode_profile, header_of
 from fedhca2.federation.run import run
@@ -86,8 +86,3 @@ def test_no_encoder_crosses_that_nobody_shares(done):
 def test_a_page_shows_the_encoders_that_were_mixed(done, tmp_path):
     page = write_page([RunFiles(done)], tmp_path / "page.html").read_text()
     assert "cosine-encoder" in page
-
-
-def test_a_runs_models_are_scored_again(done):
-    before = RunFiles(done).outcome.clients
-    assert evaluate(done, lambda client: None).clients == before
