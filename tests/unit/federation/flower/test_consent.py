@@ -1,7 +1,10 @@
-"""What a site allows a server to ask for."""
+"""What a site is told, what it allows a server to ask for, and what it keeps to itself."""
+
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from fedhca2.configs import built_in_experiments
 from fedhca2.data import KINDS
@@ -50,6 +53,80 @@ def invitation(asked=None, **changes):
 
 def accept(asked, own):
     return invitation(asked).accept(own)[0]
+
+
+NYUD = {"data": {"rooms": {"kind": "nyud", "root": "/coordinator/rooms", "size": [64, 64]}}}
+WEIGHTS = {"model": {"encoder": {"weights": "/coordinator/encoder.pt"}}}
+TWO = {
+    "data": {**NYUD["data"], "street": {"kind": "scenes", "domain": "outdoor"}},
+    "clients": [*EXPERIMENT["clients"], {"data": "street", "split": ["semseg"]}],
+}
+
+
+def test_no_path_of_the_coordinator_is_sent():
+    assert "/coordinator" not in str(invitation(experiment(**NYUD, **WEIGHTS)).header())
+
+
+def test_the_invitation_of_a_site_is_accepted_as_the_whole_one_with_its_own_folder():
+    whole, own = invitation(experiment(**TWO, metrics={"depth": "rmse"})), site(data={"root": "/site/rooms"})
+    accepted = whole.only_for("home").accept(own)
+    assert accepted == whole.accept(own)
+    assert accepted[0].data["rooms"].root == Path("/site/rooms")
+
+
+def test_a_method_by_path_crosses_by_its_name_and_runs_from_the_sites_own_file(tmp_path):
+    folders = [tmp_path / "jane", tmp_path / "site"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "my_method.py").write_text("from fedhca2.methods import METHODS\nMINE = METHODS['fedper']\n", "utf-8")
+    asked = experiment(method=f"{folders[0]}/my_method.py:MINE")
+    assert invitation(asked).only_for("home").experiment["method"]["name"] == "my_method.py:MINE"
+    with pytest.raises(UserError, match=r"\(methods in site\.yaml\)"):
+        accept(asked, site())
+    accepted = accept(asked, site(methods=[f"{folders[1]}/my_method.py:MINE"]))
+    assert accepted.method_name == f"{folders[1]}/my_method.py:MINE"
+
+
+def test_a_site_uses_its_own_weights_or_says_that_it_has_none(tmp_path):
+    accepted = accept(experiment(**WEIGHTS), site(weights=tmp_path / "own.pt"))
+    assert accepted.model.encoder.weights == str(tmp_path / "own.pt")
+    with pytest.raises(UserError, match=r"none, scenes \(weights in site\.yaml\), got 'own'"):
+        accept(experiment(**WEIGHTS), site())
+
+
+NOISY, NOISIER = {"clip": 1.0, "noise": 0.5}, {"clip": 0.1, "noise": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "own", "stricter"),
+    [
+        ({}, NOISY, NOISY),
+        ({"clip": 9.0, "noise": 0.1}, NOISY, NOISY),
+        (NOISIER, NOISY, NOISIER),
+        (NOISIER, {}, NOISIER),
+    ],
+)
+def test_of_the_bounds_of_site_and_server_the_stricter_ones_hold(theirs, own, stricter):
+    accepted = accept(experiment(privacy=theirs, guard={"reach": 0}), site(privacy=own))
+    assert {"clip": accepted.privacy.clip, "noise": accepted.privacy.noise} == stricter
+
+
+def test_more_noise_than_the_servers_guard_lets_through_needs_a_smaller_clip():
+    quiet = experiment(privacy={"clip": 1.0, "noise": 0.1})
+    with pytest.raises(UserError, match=r"privacy\.noise: expected guard\.noise of 0\.5 or more .* got 0\.1"):
+        accept(quiet, site(privacy=NOISY))
+    assert accept(quiet, site(privacy={"clip": 0.1, "noise": 0.5})).privacy.noise == 0.5
+
+
+def test_a_site_with_noise_of_its_own_takes_part_and_measures_no_losses():
+    diagnosed = experiment(diagnostics={"every": 1}, guard={"noise": 1.0})
+    assert accept(diagnosed, site(privacy=NOISY)).diagnostics is None
+
+
+@pytest.mark.parametrize("run", ["../x", "a/b", "", "a" * 65])
+def test_the_name_of_a_run_is_no_path(run):
+    with pytest.raises(UserError, match="letters and digits"):
+        Invitation.read({"run": run, "experiment": {}})
 
 
 def test_a_site_may_have_a_table_of_its_own(tmp_path):
@@ -325,3 +402,31 @@ def test_a_server_that_names_code_of_images_or_of_a_task_is_refused(tmp_path, ki
     with pytest.raises(RefusalError, match=rf"{kind}\.kind: .*\({allowed} in site\.yaml\)"):
         evil.accept(site(tasks=["count"], data=data))
     assert not (tmp_path / "has run").exists()
+
+
+def site_file(folder, **values):
+    file = folder / "site.yaml"
+    file.write_text(yaml.safe_dump({"client": "home", "tasks": ["depth"], "state": "state"} | values), "utf-8")
+    return file
+
+
+def test_paths_in_a_site_file_are_relative_to_it(tmp_path):
+    (tmp_path / "own.py").touch()
+    data = {"kind": "nyud", "root": "rooms"}
+    found = SiteConfig.load(site_file(tmp_path, data=data, turns="t", weights="own.pt", methods=["own.py:X"]))
+    assert (found.state, found.data["root"]) == (tmp_path / "state", str(tmp_path / "rooms"))
+    assert (found.turns, found.weights) == (tmp_path / "t", tmp_path / "own.pt")
+    assert found.methods == (f"{tmp_path}/own.py:X",)
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"turns": "site.yaml"}, "turns: expected a folder, got File exists"),
+        ({"task": ["depth"]}, r"site\.yaml: task: unknown key\. Did you mean 'tasks'\?"),
+        ({"scores": "sometimes"}, r"scores\.send: expected 'all', 'final' or 'none', got 'sometimes'"),
+    ],
+)
+def test_a_wrong_site_file_says_where(tmp_path, values, fault):
+    with pytest.raises(UserError, match=fault):
+        SiteConfig.load(site_file(tmp_path, **values))
