@@ -1,5 +1,6 @@
 """A real deployment on loopback for the tests: a SuperLink, its proxy and sites as processes, with TLS and keys."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from safetensors.torch import load_file
 
 from fedhca2.federation.flower.deploy.link import Link, make_keys
 from fedhca2.federation.flower.deploy.processes import listen, start, stop
@@ -142,6 +144,12 @@ class Deployment:
         with warmed():
             self.processes["serve"] = start(command, self.folder / "serve", self.folder / "serve.log")
         return self.processes["serve"]
+
+    def models(self, out, names):
+        """What these sites have trained in a run."""
+        run = json.loads((out / "flower.json").read_text())["run"]
+        state = self.folder / "sites" / "state" / f"{self.experiment.name}-{run}"
+        return {name: load_file(state / name / "model.safetensors") for name in names}
 
     def log(self, name):
         path = self.folder / f"{name}.log"

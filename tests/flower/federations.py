@@ -212,6 +212,15 @@ def is_order(message):
     return message.metadata.message_type == "train"
 
 
+def reset_peak():
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak():
+    """The peak memory of this process in MiB, since it was reset."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+
 def assert_equal(found, wanted):
     """Every client's tensors are the same, bit for bit."""
     for client, tensors in wanted.items():

