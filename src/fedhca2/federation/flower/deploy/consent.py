@@ -108,7 +108,9 @@ class Invitation:
         Raises UserError if the experiment has no such client, or asks for something that the site does not allow.
         """
         spec = self._spec_of(site)
-        model = _with_own_files(spec.model, site)
+        # With classes from the site's files of the same names, if the site lists them.
+        classes = with_classes(spec.model.model_dump(), lambda path: _own_path(path, site.encoders))
+        model = ModelConfig.model_validate(classes)
         method = _own_path(self.experiment["method"]["name"], site.methods)
         _check_names({**self.experiment, "method": {"name": method}}, model, site)
         part = {key: value for key, value in self.experiment.items() if key != "participation"} | {
@@ -278,11 +280,6 @@ def _aggregated(method: Method) -> list[str]:
 def _entry(spec: ClientSpec) -> dict[str, Any]:
     length = {"steps": spec.steps} if spec.steps else {"epochs": spec.epochs}
     return {"name": spec.name, "data": spec.data, "tasks": list(spec.tasks), **length}
-
-
-def _with_own_files(model: ModelConfig, site: SiteConfig) -> ModelConfig:
-    """The model with classes from the site's files of the same names, if the site lists them."""
-    return ModelConfig.model_validate(with_classes(model.model_dump(), lambda path: _own_path(path, site.encoders)))
 
 
 def _own_path(path: object, own: Iterable[str]) -> str:

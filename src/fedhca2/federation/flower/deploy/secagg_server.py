@@ -116,8 +116,15 @@ class SecureSum:
         split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
         asked = dict.fromkeys(split["stayed"], split)
         opened = self._stage(secagg_site.UNMASK, asked, lambda answer: _Opened.model_validate(answer.header), least)
-        seeds = {client: _seed(client, opened.values(), least, shared[client].seed) for client in split["stayed"]}
-        keys = {client: _key(client, opened.values(), least, public[client][0]) for client in split["dropped"]}
+        seeds = {
+            client: _recover(client, [each.seeds for each in opened.values()], least, secagg_site.commitment, sent.seed)
+            for client, sent in shared.items()
+            if client in stayed
+        }
+        keys = {
+            client: _recover(client, [each.keys for each in opened.values()], least, _public_of, public[client][0])
+            for client in split["dropped"]
+        }
         rows: list[Tensor | None] = [None] * len(self.sums)
         for position, (number, each) in enumerate(wanted.items()):
             if members := sorted(stayed & set(each.weights)):
@@ -126,7 +133,7 @@ class SecureSum:
                     total += masked[client].pop(0)
                     total -= secagg_site.mask(seeds[client], position, each.numel)
                     for gone in set(each.weights) & set(keys):
-                        secret = secagg_site.agree(keys[gone], public[client][0])
+                        secret = secagg_site.agree(keys[gone].decode(), public[client][0])
                         secagg_site.add_pair(total, secret, position, client < gone)
                 rows[number] = self._row(number, each, total, members)
         return stayed, rows
@@ -194,29 +201,23 @@ class SecureSum:
         return heard
 
 
-def _seed(client: str, opened: Iterable[_Opened], least: int, committed: str) -> bytes:
-    """Recover the seed of a client's own mask."""
-    shares = [each.seeds[client] for each in opened if client in each.seeds]
-    return _combine(client, shares, least, lambda seed: secagg_site.commitment(seed) == committed)
-
-
-def _key(client: str, opened: Iterable[_Opened], least: int, public: str) -> str:
-    """Recover the key that a client agreed on masks with."""
-    shares = [each.keys[client] for each in opened if client in each.keys]
-    return _combine(client, shares, least, lambda key: secagg_site.public_of(key.decode()) == public).decode()
-
-
-def _combine(client: str, shares: Sequence[str], least: int, fits: Callable[[bytes], bool]) -> bytes:
-    """Recover the secret from its shares, even if some of them are forged: a hundred combinations are tried."""
+def _recover(
+    client: str, opened: Iterable[Mapping[str, str]], least: int, mark: Callable[[bytes], str], known: str
+) -> bytes:
+    """Recover a client's secret of a known mark from shares, some of which may be forged: a hundred combinations."""
+    shares = [each[client] for each in opened if client in each]
     if len(shares) < least:
         raise NoSumError(f"expected {least} shares of {client}'s secret, got {len(shares)}")
-
     for some in islice(combinations(shares, least), 100):
         with suppress(Exception):  # of shares that are none, anything may be said
             secret: bytes = combine_shares([bytes.fromhex(share) for share in some])
-            if fits(secret):
+            if mark(secret) == known:
                 return secret
     raise NoSumError(f"shares of {client}'s secret: expected those of its commitment, got others")
+
+
+def _public_of(key: bytes) -> str:
+    return secagg_site.public_of(key.decode())
 
 
 def read_keys(answer: SiteAnswer) -> tuple[str, str]:

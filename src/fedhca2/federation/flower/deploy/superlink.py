@@ -137,8 +137,7 @@ class SuperLink:
         with self._runtime() as runtime:
             token = acquire(runtime, app.hash_str)
         grid = internals.HttpGrid(self.address, root_certificates=(self.keys / "ca.crt").read_bytes(), token=token)
-        internals.try_once(grid)
-        internals.add_interceptor(grid, _Persistent(self, min(60.0, deadline or 60.0)))
+        internals.take_over_requests(grid, _Persistent(self, min(60.0, deadline or 60.0)))
         with self._runtime(token) as runtime, _task(runtime, grid):
             yield grid
 
