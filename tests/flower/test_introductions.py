@@ -4,12 +4,11 @@ from dataclasses import replace
 from time import monotonic
 
 import pytest
-from federations import After, Federation, PowerCutError, Watching, altered, cut_off, perform, small_experiment
+from federations import Federation, PowerCutError, Watching, altered, cut_off, perform, small_experiment
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.records import STAGE, header_of
 from fedhca2.federation.flower.wait import TooFewClientsError, Wait
 from fedhca2.federation.sum_server import Sum
@@ -53,22 +52,6 @@ def questions(grid, node=HOME):
     """How often a node was asked to introduce itself."""
     queries = [message for message in grid.down if message.metadata.message_type == "query"]
     return sum(query.metadata.dst_node_id == node and "experiment" in header_of(query.content) for query in queries)
-
-
-@pytest.mark.usefixtures("watchful")
-def test_a_site_whose_introduction_is_lost_on_its_way_joins_all_the_same(federation, lost_after, caplog):
-    lost_after(0.3)
-    grid, _, fleet = federation(deadline=20)
-    grid.deaf = {"home"}
-
-    def lose():
-        grid.lose("home")
-        grid.deaf = set()
-
-    After(grid, 2, lose)
-    fleet.gather()
-    assert "home" in fleet.profiles
-    assert "node 3 (home) has not introduced itself for" in caplog.text
 
 
 @pytest.mark.usefixtures("hasty")
@@ -262,24 +245,6 @@ def test_what_a_site_said_before_it_restarted_does_not_count(federation):
     grid.deaf = set()
     meet(fleet)
     assert "home" not in fleet.registry.known
-
-
-@pytest.mark.usefixtures("watchful")
-@pytest.mark.parametrize("what", ["question", "order"])
-def test_what_flower_does_not_accept_is_sent_again(what, federation, monkeypatch):
-    grid, _, fleet = federation(deadline=20)
-    if what == "order":
-        fleet.gather()
-    push, expired = grid.push_messages, iter([ObjectPushError("object", 1, "session")])
-
-    def expiring(messages):
-        if error := next(expired, None):
-            raise error
-        return push(messages)
-
-    monkeypatch.setattr(grid, "push_messages", expiring)
-    fleet.gather()
-    assert len(perform(fleet)) == 3
 
 
 @pytest.mark.usefixtures("hasty", "watchful")
