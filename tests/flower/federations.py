@@ -51,6 +51,27 @@ def small_experiment(**changes) -> Experiment:
     return Experiment.parse(values | changes)
 
 
+PROCESSES = {
+    "road": {"data": "outdoor", "tasks": ["semseg"]},
+    "home": {"data": "indoor", "tasks": ["depth", "normals"]},
+    "shop": {"data": "indoor_too", "tasks": ["normals"]},
+    "thrifty": {"data": "outdoor_too", "tasks": ["semseg"]},
+}
+
+
+def processes_of(*names, epochs=1, **changes) -> Experiment:
+    """An experiment for sites that are processes.
+
+    Every client has its own data set, so that its images do not depend on who else takes part.
+    """
+    clients = [{"name": name, "epochs": epochs, **PROCESSES[name]} for name in names]
+    scenes, data = {"kind": "scenes", "size": [32, 32], "train": 2, "val": 1}, {}
+    for client in clients:
+        own = {"kind": "lists", "lists": {client["name"]: [0, 1]}}
+        data[client["data"]] = {**scenes, "domain": client["data"].removesuffix("_too"), "partition": own}
+    return small_experiment(model=SWIN, data=data, clients=clients, **changes)
+
+
 def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
     """Sites with the images that the experiment's partition gives their clients, which also share heads."""
     shards = assign_shards(experiment, open_data(experiment))

@@ -54,14 +54,10 @@ def obliging(experiment, name: str):
         order = decode_order(message.content, profile.layouts)
         rng = torch.Generator().manual_seed(order.round)
         sent = {slot: layout.numel for slot, layout in profile.layouts.items() if slot.part in order.upload}
-        reply = Reply(
-            name,
-            order.round,
-            {slot: 1e-3 * torch.randn(numel, generator=rng) for slot, numel in sent.items()},
-            losses=dict.fromkeys(spec.tasks, 1.0) if order.train else {},
-            metrics={task: {HEADLINES[task]: 50.0} for task in spec.tasks} if order.evaluate else {},
-            seconds=1.0,
-        )
+        rows = {slot: 1e-3 * torch.randn(numel, generator=rng) for slot, numel in sent.items()}
+        losses = dict.fromkeys(spec.tasks, 1.0) if order.train else {}
+        metrics = {task: {HEADLINES[task]: 50.0} for task in spec.tasks} if order.evaluate else {}
+        reply = Reply(name, order.round, rows, losses=losses, metrics=metrics, seconds=1.0)
         return Message(encode_reply(reply, "float32"), reply_to=message)
 
     return answer
@@ -183,13 +179,12 @@ class Node:
         """`more` are further interceptors: with the operator's, it reaches the SuperLink without the proxy."""
         key = load_ssh_private_key((keys / "node.key").read_bytes(), None)
         self.key = public_key_to_bytes(key.public_key())
-        interceptors = [
+        own = [
             RuntimeVersionHttpInterceptor(component_name="SuperNode"),
             NodeAuthHttpInterceptor(key, key.public_key()),
-            *more,
         ]
         ca = (keys / "ca.crt").read_bytes()
-        self.client = FleetHttpClient.from_server_address(address, False, ca, interceptors=interceptors)
+        self.client = FleetHttpClient.from_server_address(address, False, ca, interceptors=[*own, *more])
         self.number = 0
 
     def __enter__(self):
@@ -257,21 +252,12 @@ class Node:
         tree = _tree(proto.metadata.message_id, contents)
         request = PushMessagesRequest(node=self.node, messages_list=[proto], message_object_trees=[tree])
         pushed = self.client.PushMessages(request)
+        session = {"node": self.node, "run_id": proto.metadata.run_id, "session_id": pushed.session_id}
         wanted = set(pushed.objects_to_push)
         for number, (name, content) in enumerate(reversed(contents.items())):  # the message first: all is announced
-            if name not in wanted:
-                continue
-            if number >= first:
-                time.sleep(pause)
-            self.client.PushObject(
-                PushObjectRequest(
-                    node=self.node,
-                    run_id=proto.metadata.run_id,
-                    object_id=name,
-                    object_content=content,
-                    session_id=pushed.session_id,
-                )
-            )
+            if name in wanted:
+                time.sleep(pause if number >= first else 0)
+                self.client.PushObject(PushObjectRequest(object_id=name, object_content=content, **session))
 
     def fail(self, to: Message, error: Error) -> None:
         """Answer with an error, as Flower does for an app."""

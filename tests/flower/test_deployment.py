@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 from deployment import Deployment, free_port, hurry, wait_for, warmed
-from federations import SWIN, assert_equal, in_memory, small_experiment
+from federations import PROCESSES, assert_equal, in_memory, processes_of
 from hostile import Node
 from hostile_server import ANSWERS, ATTACKS, PRIVATE, STOCK, THRIFTY, play
 
@@ -25,34 +25,13 @@ from fedhca2.federation.flower.records import STAGE, header_of
 
 pytestmark = pytest.mark.slow
 NOISE = 2.0
-SCENES = {"kind": "scenes", "size": [32, 32], "train": 2, "val": 1}
-CLIENTS = {
-    "road": {"data": "outdoor", "tasks": ["semseg"]},
-    STOCK: {"data": "indoor", "tasks": ["depth", "normals"]},
-    "shop": {"data": "indoor_too", "tasks": ["normals"]},
-    THRIFTY: {"data": "outdoor_too", "tasks": ["semseg"]},
-}
 SITES = ("road", STOCK)
-
-
-def experiment_of(*names, epochs=1, **changes):
-    """Every client has its own data set, so that its images do not depend on who else takes part."""
-    clients = [{"name": name, "epochs": epochs, **CLIENTS[name]} for name in names]
-    data = {
-        client["data"]: {
-            **SCENES,
-            "domain": client["data"].removesuffix("_too"),
-            "partition": {"kind": "lists", "lists": {client["name"]: [0, 1]}},
-        }
-        for client in clients
-    }
-    return small_experiment(model=SWIN, data=data, clients=clients, **changes)
 
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deployment")
-    with hurry(), Deployment(folder, experiment_of(*CLIENTS)) as found:
+    with hurry(), Deployment(folder, processes_of(*PROCESSES)) as found:
         for name in found.files:
             found.say_little(name, sums={"rows": 2})  # one of three sites loses power
         found.start_site(STOCK, nullcontext)  # it is attacked, so it is started from nothing, as a site is
@@ -125,12 +104,12 @@ def encoder_of(tensors):
 
 
 def test_a_secure_sum_is_the_mean_of_those_that_stayed(deployment, tmp_path):
-    experiment = experiment_of(*SITES, "shop", method={"name": "fedper"}, rounds=1, secure_aggregation={})
+    experiment = processes_of(*SITES, "shop", method={"name": "fedper"}, rounds=1, secure_aggregation={})
     wait_for(lambda: all("SuperNode ID" in deployment.log(name) for name in SITES))  # before the third loses power
     with without_power(deployment, "shop", MASK):
         process = serve(deployment, experiment, tmp_path / "run", "--min-clients", "2", "--deadline", "60")
         assert process.wait(120) == 0, deployment.log("serve")
-    alone = in_memory(experiment_of(*SITES, method="local", rounds=1))[0]  # has the rows that were masked
+    alone = in_memory(processes_of(*SITES, method="local", rounds=1))[0]  # has the rows that were masked
     bound = 1.5 * Steps(8.0, 3).size / 2 + 3e-7  # half a step of each of three, halved, and float32's rounding
     for model in deployment.models(tmp_path / "run", SITES).values():
         for name, tensor in encoder_of(model).items():
@@ -146,7 +125,7 @@ class Scene:
         secret = self.folder / "sites" / "state" / f"small-{PRIVATE}" / STOCK / "model.safetensors"
         code = self.folder / "code.py"
         code.write_text(f"open({str(self.folder / 'has run')!r}, 'w')\n")
-        experiment = experiment_of(STOCK, THRIFTY, rounds=20, guard={"noise": NOISE})
+        experiment = processes_of(STOCK, THRIFTY, rounds=20, guard={"noise": NOISE})
         self.told = play(deployment.link, experiment, secret, code)
         self.log = deployment.log(STOCK)
 
@@ -226,7 +205,7 @@ class Story:
     """A run whose server is killed, and then every site."""
 
     def __init__(self, deployment, out) -> None:
-        self.deployment, self.out, self.experiment = deployment, out, experiment_of(*SITES, rounds=3, epochs=10)
+        self.deployment, self.out, self.experiment = deployment, out, processes_of(*SITES, rounds=3, epochs=10)
         serve(deployment, self.experiment, out)  # its rounds are long enough for sites to die in
         wait_for(lambda: (out / "checkpoints" / "round-000001").exists())
         deployment.kill("serve")

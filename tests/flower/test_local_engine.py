@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from deployment import Command, hurry, left, wait_for
-from federations import SWIN, assert_equal, in_memory, small_experiment
+from federations import assert_equal, in_memory, processes_of
 from safetensors.torch import load_file
 
 from fedhca2.deployment.trained import evaluate
@@ -15,13 +15,6 @@ from fedhca2.reports.pictures import sample_tiles
 from fedhca2.run_folder.reader import RunFiles
 
 pytestmark = pytest.mark.slow
-
-SCENES = {"kind": "scenes", "size": [32, 32], "train": 2, "val": 1}
-DATA = {domain: {**SCENES, "domain": domain} for domain in ("outdoor", "indoor")}
-CLIENTS = [
-    {"name": "road", "data": "outdoor", "tasks": ["semseg"]},
-    {"name": "home", "data": "indoor", "tasks": ["depth", "normals"]},
-]
 
 
 def start(folder, *words, **settings):
@@ -37,7 +30,7 @@ def start_run(folder, experiment):
 
 @pytest.fixture(scope="module")
 def experiment():
-    return small_experiment(model=SWIN, data=DATA, clients=CLIENTS, rounds=2)
+    return processes_of("road", "home")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +110,7 @@ def test_nothing_but_loopback_is_contacted(resumed):
 
 
 def test_no_process_is_left_behind_when_the_run_is_killed(tmp_path):
-    command = start_run(tmp_path, small_experiment(model=SWIN, data={"indoor": DATA["indoor"]}, clients=CLIENTS[1:]))
+    command = start_run(tmp_path, processes_of("home"))
     wait_for(lambda: len(command.processes) >= 5)  # itself, the SuperLink, the proxy, the site, its SuperNode
     pids = command.processes
     command.process.kill()
@@ -137,7 +130,7 @@ def test_a_site_that_is_killed_is_started_again_and_the_run_completes(tmp_path, 
 
 
 def test_a_run_whose_superlink_is_killed_ends_with_a_line_that_says_how_to_resume(tmp_path):
-    command = start_run(tmp_path, small_experiment(model=SWIN, data={"indoor": DATA["indoor"]}, clients=CLIENTS[1:]))
+    command = start_run(tmp_path, processes_of("home"))
     log = tmp_path / "run.sites" / "superlink.log"
     pid = wait_for(lambda: log.exists() and re.search(r"Started server process \[(\d+)\]", log.read_text()))
     wait_for((tmp_path / "run" / "metrics.jsonl").exists)
