@@ -6,20 +6,23 @@ import shutil
 import signal
 import socket
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 from deployment import Command, left, wait_for
 from federations import SWIN, small_experiment
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node, obliging
 
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.deploy import superlink
 from fedhca2.federation.flower.deploy.link import Link, make_keys
 from fedhca2.federation.flower.records import header_of
 
 pytestmark = pytest.mark.slow
-SITE = "home"
+SITE, OTHER = "home", "shop"
 SITE_FILE = f"client: {SITE}\ntasks: [depth]\nstate: state\n"
 SOON = 15.0  # seconds
 LISTENING = "0A"  # in /proc/net/tcp
@@ -34,7 +37,7 @@ def experiment():
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
     folder = tmp_path_factory.mktemp("supervision") / "keys"
-    make_keys(folder, [SITE])
+    make_keys(folder, [SITE, OTHER])
     return folder
 
 
@@ -164,24 +167,65 @@ def test_a_mistake_that_cannot_heal_is_an_error_in_a_line(keys, taken, tmp_path,
     assert (code, output.count("error: "), error in output, "Traceback" in output) == (2, 1, True, False), output
 
 
-def test_coordinators_on_one_link_do_not_take_each_others_tasks(keys, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def link(keys, tmp_path_factory):
+    """A SuperLink and its proxy for several runs, started from nothing, as for a user; others here are warm."""
+    with Link(keys, "127.0.0.1:0", logs=tmp_path_factory.mktemp("link")) as found:
+        found.register([SITE, OTHER])
+        yield found
+        os.kill(found.processes["superlink"].pid, signal.SIGKILL)
+        with pytest.raises(UserError, match="code -9"):
+            found.wait()
+
+
+def is_there(node):
+    try:
+        request = SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30)
+        return node.client.SendNodeHeartbeat(request).success
+    except httpx.TransportError:
+        return False
+
+
+def test_sites_outlast_a_proxy_that_is_killed(link):
+    with Node(link.public, link.keys / "sites" / SITE) as node:
+        killed = link.processes["proxy"]
+        killed.kill()
+        killed.wait()
+        assert not is_there(node)
+        assert wait_for(lambda: is_there(node), 60)
+
+
+def test_a_site_that_was_evicted_is_let_in_no_more(link):
+    with suppress(httpx.HTTPStatusError), Node(link.public, link.keys / "sites" / OTHER) as node:
+        link.superlink.evict(OTHER)
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
+            is_there(node)
+    [evicted] = [one for one in link.superlink.registrations() if one.name == OTHER]
+    assert evicted.unregistered_at
+
+
+def test_nobody_is_evicted_who_was_not_registered(link):
+    with pytest.raises(UserError, match=r"nobody.*registered"):
+        link.superlink.evict("nobody")
+
+
+def test_coordinators_on_one_link_do_not_take_each_others_tasks(link, monkeypatch):
     runs, together = [], threading.Barrier(4)
 
     def acquire_together(*wanted, acquire=superlink.acquire, **more):
         together.wait()  # until the runs of all have started
         return acquire(*wanted, **more)
 
-    def coordinate(link):
-        with link.run() as grid:
+    def coordinate():
+        with link.superlink.run() as grid:
             runs.append(grid.run.run_id)
 
     monkeypatch.setattr(superlink, "acquire", acquire_together)
-    with Link(keys, "127.0.0.1:0", logs=tmp_path) as link:
-        threads = [threading.Thread(target=coordinate, args=[link.superlink], daemon=True) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SOON)
+    threads = [threading.Thread(target=coordinate, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SOON)
     assert len({*runs}) == len(threads)
 
 
