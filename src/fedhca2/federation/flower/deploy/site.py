@@ -125,7 +125,7 @@ class Site:
         """Which sums this site helps with in a round of an experiment that it agreed to."""
         aggregators = experiment.resolved_method.aggregators(round)
         equal = [part for part, each in aggregators.items() if getattr(each, "by", "") == "clients"]
-        return SumRules(self.config.sums.rows, self.config.sums.share, frozenset(equal))
+        return SumRules(**dict(self.config.sums), equal=frozenset(equal))
 
     def _carry_out(self, session: _Session, order: Order) -> Reply:
         """Carry out a new order; what leaves, and with which noise, is as the site's own file says."""
