@@ -113,18 +113,7 @@ class SecureSum:
         wanted = {number: each for number, each in enumerate(among) if len(each.weights) > 1}
         masked = self._masked(shared, list(wanted.values()), least)
         stayed = self._without_lone(set(masked), list(wanted.values()), least)
-        split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
-        asked = dict.fromkeys(split["stayed"], split)
-        opened = self._stage(secagg_site.UNMASK, asked, lambda answer: _Opened.model_validate(answer.header), least)
-        seeds = {
-            client: _recover(client, [each.seeds for each in opened.values()], least, secagg_site.commitment, sent.seed)
-            for client, sent in shared.items()
-            if client in stayed
-        }
-        keys = {
-            client: _recover(client, [each.keys for each in opened.values()], least, _public_of, public[client][0])
-            for client in split["dropped"]
-        }
+        seeds, keys = self._secrets(public, shared, stayed, least)
         rows: list[Tensor | None] = [None] * len(self.sums)
         for position, (number, each) in enumerate(wanted.items()):
             if members := sorted(stayed & set(each.weights)):
@@ -137,6 +126,20 @@ class SecureSum:
                         secagg_site.add_pair(total, secret, position, client < gone)
                 rows[number] = self._row(number, each, total, members)
         return stayed, rows
+
+    def _secrets(
+        self, public: Mapping[str, tuple[str, str]], shared: Mapping[str, _Shared], stayed: set[str], least: int
+    ) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """The seeds of the clients that stayed, and the keys of those that dropped out."""
+        split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
+        asked = dict.fromkeys(split["stayed"], split)
+        opened = self._stage(secagg_site.UNMASK, asked, lambda answer: _Opened.model_validate(answer.header), least)
+        seeds, keys = ([getattr(each, kind) for each in opened.values()] for kind in ("seeds", "keys"))
+        mark = secagg_site.commitment
+        return (
+            {client: _recover(client, seeds, least, mark, shared[client].seed) for client in split["stayed"]},
+            {client: _recover(client, keys, least, _public_of, public[client][0]) for client in split["dropped"]},
+        )
 
     def _masked(self, shared: Mapping[str, _Shared], wanted: Sequence[Sum], least: int) -> dict[str, list[Whole]]:
         """Every client's masked numbers, for each of its sums."""
