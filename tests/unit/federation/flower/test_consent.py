@@ -52,7 +52,7 @@ def invitation(asked=None, **changes):
 
 
 def accept(asked, own):
-    return invitation(asked).accept(own)[0]
+    return invitation(asked).accept(own)
 
 
 NYUD = {"data": {"rooms": {"kind": "nyud", "root": "/coordinator/rooms", "size": [64, 64]}}}
@@ -71,7 +71,7 @@ def test_the_invitation_of_a_site_is_accepted_as_the_whole_one_with_its_own_fold
     whole, own = invitation(experiment(**TWO, metrics={"depth": "rmse"})), site(data={"root": "/site/rooms"})
     accepted = whole.only_for("home").accept(own)
     assert accepted == whole.accept(own)
-    assert accepted[0].data["rooms"].root == Path("/site/rooms")
+    assert accepted.data["rooms"].root == Path("/site/rooms")
 
 
 def test_a_method_by_path_crosses_by_its_name_and_runs_from_the_sites_own_file(tmp_path):
@@ -138,7 +138,8 @@ def test_a_site_may_have_a_table_of_its_own(tmp_path):
         data={"ward": {**table, "file": "/elsewhere.csv"}},
         clients=[{"name": "home", "data": "ward", "tasks": ["days"]}],
     )
-    profile = expected_profile(*invitation(asked).accept(site(tasks=["days"], data=table)))
+    accepted = accept(asked, site(tasks=["days"], data=table))
+    profile = expected_profile(accepted, accepted.specs[0])
     assert profile.layouts[Slot("encoder")].shapes[0] == (256, 1)
 
 

@@ -102,8 +102,8 @@ class Invitation:
         """Convert to JSON data."""
         return {"run": self.run, "experiment": dict(self.experiment)}
 
-    def accept(self, site: SiteConfig) -> tuple[Experiment, ClientSpec]:
-        """The site's part of the experiment, with its own data and files, and the client that it is.
+    def accept(self, site: SiteConfig) -> Experiment:
+        """The site's part of the experiment: the client that it is, with its own data and files.
 
         Raises UserError if the experiment has no such client, or asks for something that the site does not allow.
         """
@@ -127,7 +127,7 @@ class Invitation:
         accepted = Experiment.parse(part)
         _check_sharing(accepted, site)
         _check_work(accepted, site)
-        return accepted, spec
+        return accepted
 
     def _data(self, name: str, site: SiteConfig) -> dict[str, Any]:
         """The site's data set: as in the experiment with the site's settings, or what the site reads by itself."""
