@@ -1,7 +1,7 @@
 """Fixtures of the tests over Flower."""
 
 import pytest
-from federations import flower_federation, small_experiment
+from federations import Federation, small_experiment
 
 REGISTRY = "fedhca2.federation.flower.site_registry"
 
@@ -14,7 +14,12 @@ def experiment():
 @pytest.fixture
 def federation(experiment, tmp_path):
     """Makes a grid, the sites behind it, and the fleet in front of them, which has not met them."""
-    return lambda **terms: flower_federation(experiment, tmp_path, **terms)
+
+    def make(**terms):
+        found = Federation(experiment, tmp_path)
+        return found.grid, found.sites, found.fleet(**terms)
+
+    return make
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A real deployment on loopback for the tests: a SuperLink, its proxy and sites as processes, with TLS and keys."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from safetensors.torch import load_file
 
 from fedhca2.federation.flower.deploy.link import Link, make_keys
 from fedhca2.federation.flower.deploy.processes import listen, start, stop
@@ -63,6 +65,35 @@ def warmed():
         yield
 
 
+def left(pids):
+    """Which of these processes have not ended. One that nobody has waited for is a zombie, Z."""
+    listed = subprocess.run(["ps", "-o", "pid=,stat=", *map(str, pids)], capture_output=True, text=True, check=False)
+    return [line for line in listed.stdout.splitlines() if "Z" not in line]
+
+
+class Command:
+    """A command of the package in a folder, its output, and the processes that it started."""
+
+    def __init__(self, folder, *words, output="output", **environment):
+        self._output = folder / output
+        with self._output.open("w") as file:
+            streams = {"stdout": file, "stderr": file, "cwd": folder, "env": {**os.environ, **environment}}
+            self.process = Warm([COMMAND, *map(str, words)], **streams)
+
+    @property
+    def output(self):
+        return self._output.read_text()
+
+    @property
+    def processes(self):
+        """Its process, and all that it started."""
+        return [self.process.pid, *descendants(self.process.pid)]
+
+    def wait(self, seconds):
+        """Its exit code, and its output."""
+        return self.process.wait(seconds), self.output
+
+
 class Deployment:
     """Processes by name, which all end with it."""
 
@@ -113,6 +144,12 @@ class Deployment:
         with warmed():
             self.processes["serve"] = start(command, self.folder / "serve", self.folder / "serve.log")
         return self.processes["serve"]
+
+    def models(self, out, names):
+        """What these sites have trained in a run."""
+        run = json.loads((out / "flower.json").read_text())["run"]
+        state = self.folder / "sites" / "state" / f"{self.experiment.name}-{run}"
+        return {name: load_file(state / name / "model.safetensors") for name in names}
 
     def log(self, name):
         path = self.folder / f"{name}.log"

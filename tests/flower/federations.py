@@ -1,5 +1,6 @@
 """Small federations for the tests: three sites, one with several tasks."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def small_experiment(**changes) -> Experiment:
     return Experiment.parse(values | changes)
 
 
+PROCESSES = {
+    "road": {"data": "outdoor", "tasks": ["semseg"]},
+    "home": {"data": "indoor", "tasks": ["depth", "normals"]},
+    "shop": {"data": "indoor_too", "tasks": ["normals"]},
+    "thrifty": {"data": "outdoor_too", "tasks": ["semseg"]},
+}
+
+
+def processes_of(*names, epochs=1, **changes) -> Experiment:
+    """An experiment for sites that are processes.
+
+    Every client has its own data set, so that its images do not depend on who else takes part.
+    """
+    clients = [{"name": name, "epochs": epochs, **PROCESSES[name]} for name in names]
+    scenes, data = {"kind": "scenes", "size": [32, 32], "train": 2, "val": 1}, {}
+    for client in clients:
+        own = {"kind": "lists", "lists": {client["name"]: [0, 1]}}
+        data[client["data"]] = {**scenes, "domain": client["data"].removesuffix("_too"), "partition": own}
+    return small_experiment(model=SWIN, data=data, clients=clients, **changes)
+
+
 def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
     """Sites with the images that the experiment's partition gives their clients, which also share heads."""
     shards = assign_shards(experiment, open_data(experiment))
@@ -80,11 +102,36 @@ def in_memory(experiment, without=""):
     return {client.name: client.personal.model.state_dict() for client in clients}, outcome.scores
 
 
-def flower_federation(experiment, folder, **terms):
-    """A grid in this process, the sites behind it, and the fleet in front of it."""
-    sites = {name: Site(config) for name, config in site_configs(experiment, folder).items()}
-    grid = InProcessGrid({name: make_app(site) for name, site in sites.items()})
-    return grid, sites, fleet_of(grid, experiment, folder, **terms)
+class Federation:
+    """The sites of an experiment in this process, the grid in front of them, and a folder for a run over them."""
+
+    def __init__(self, experiment, folder):
+        self.experiment, self.folder, self.out = experiment, folder, folder / "run"
+        self.sites = {name: Site(config) for name, config in site_configs(experiment, folder / "sites").items()}
+        self.grid = InProcessGrid({name: make_app(site) for name, site in self.sites.items()})
+
+    def set_up(self, name, **changes):
+        """Change a site's file."""
+        self.sites[name].config = self.sites[name].config.model_copy(update=changes)
+
+    def fleet(self, **terms):
+        """A fleet in front of the sites, which has not met them, in a folder without a run."""
+        return fleet_of(self.grid, self.experiment, self.folder, **terms)
+
+    def run(self, watcher=None, **options):
+        """The result of a run."""
+        return run_over(self.grid, self.experiment, self.out, watcher, **options)
+
+    def resume(self, watcher=None, **options):
+        return resume(self.out, watcher=watcher or Watcher(), engine=engine_of(self.grid, **options))
+
+    @property
+    def models(self):
+        return {name: site.client.personal.model.state_dict() for name, site in self.sites.items()}
+
+    @property
+    def events(self):
+        return [json.loads(line) for line in (self.out / "metrics.jsonl").read_text().splitlines()]
 
 
 def fleet_of(grid, experiment, folder, **terms):
@@ -101,17 +148,18 @@ def run_over(grid, experiment, out, watcher=None, **options):
     return run(experiment, out, watcher=watcher or Watcher(), engine=engine_of(grid, **options))
 
 
-def crash_and_resume(experiment, folder, fails_in=1):
-    """The result of a run whose server and sites all crash in a round, and the sites that go on from their disks."""
-    grid, _, _ = flower_federation(experiment, folder / "sites")
+def cut_off(experiment, folder, fails_in=1):
+    """A federation whose server and sites all crashed in a round of their run."""
     with pytest.raises(PowerCutError):
-        run_over(grid, experiment, folder / "run", Watching(fails_in))
-    grid, sites, _ = flower_federation(experiment, folder / "sites")
-    return resume(folder / "run", watcher=Watcher(), engine=engine_of(grid)), sites
+        Federation(experiment, folder).run(Watching(fails_in))
+    return Federation(experiment, folder)
 
 
-def models_of(sites):
-    return {name: site.client.personal.model.state_dict() for name, site in sites.items()}
+def assert_as_in_one_process(federation, result, wanted=None):
+    """Models and scores are those of a run in one process, bit for bit."""
+    models, scores = wanted or in_memory(federation.experiment)
+    assert result.clients == scores
+    assert_equal(federation.models, models)
 
 
 class PowerCutError(Exception):
@@ -183,6 +231,15 @@ def failing(app, when, why="the disk is full"):
 
 def is_order(message):
     return message.metadata.message_type == "train"
+
+
+def reset_peak():
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak():
+    """The peak memory of this process in MiB, since it was reset."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 
 
 def assert_equal(found, wanted):

@@ -17,16 +17,12 @@ import torch
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto import fleet_pb2
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.proto.recorddict_pb2 import ConfigRecord, ConfigRecordValue
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_children_ids_from_object_content,
-    iterate_object_tree,
-)
+from flwr.supercore.inflatable import inflatable_object as objects_of
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -54,14 +50,10 @@ def obliging(experiment, name: str):
         order = decode_order(message.content, profile.layouts)
         rng = torch.Generator().manual_seed(order.round)
         sent = {slot: layout.numel for slot, layout in profile.layouts.items() if slot.part in order.upload}
-        reply = Reply(
-            name,
-            order.round,
-            {slot: 1e-3 * torch.randn(numel, generator=rng) for slot, numel in sent.items()},
-            losses=dict.fromkeys(spec.tasks, 1.0) if order.train else {},
-            metrics={task: {HEADLINES[task]: 50.0} for task in spec.tasks} if order.evaluate else {},
-            seconds=1.0,
-        )
+        rows = {slot: 1e-3 * torch.randn(numel, generator=rng) for slot, numel in sent.items()}
+        losses = dict.fromkeys(spec.tasks, 1.0) if order.train else {}
+        metrics = {task: {HEADLINES[task]: 50.0} for task in spec.tasks} if order.evaluate else {}
+        reply = Reply(name, order.round, rows, losses=losses, metrics=metrics, seconds=1.0)
         return Message(encode_reply(reply, "float32"), reply_to=message)
 
     return answer
@@ -183,13 +175,12 @@ class Node:
         """`more` are further interceptors: with the operator's, it reaches the SuperLink without the proxy."""
         key = load_ssh_private_key((keys / "node.key").read_bytes(), None)
         self.key = public_key_to_bytes(key.public_key())
-        interceptors = [
+        own = [
             RuntimeVersionHttpInterceptor(component_name="SuperNode"),
             NodeAuthHttpInterceptor(key, key.public_key()),
-            *more,
         ]
         ca = (keys / "ca.crt").read_bytes()
-        self.client = FleetHttpClient.from_server_address(address, False, ca, interceptors=interceptors)
+        self.client = FleetHttpClient.from_server_address(address, False, ca, interceptors=[*own, *more])
         self.number = 0
 
     def __enter__(self):
@@ -203,7 +194,7 @@ class Node:
 
     def activate(self) -> None:
         """Go online."""
-        request = ActivateNodeRequest(public_key=self.key, heartbeat_interval=30)
+        request = fleet_pb2.ActivateNodeRequest(public_key=self.key, heartbeat_interval=30)
         self.number = self.client.ActivateNode(request).node_id
         self.node = NodeProto(node_id=self.number)
         self.stay()
@@ -215,7 +206,7 @@ class Node:
 
     def deactivate(self) -> None:
         """Go offline."""
-        self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.number))
+        self.client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=self.number))
 
     def receive(self, seconds: float = PATIENCE) -> Message | None:
         """The next message from the server, if one comes in time."""
@@ -223,7 +214,7 @@ class Node:
         while time.monotonic() < end:
             if time.monotonic() > self.stayed + 20:
                 self.stay()
-            found = self.client.PullMessages(PullMessagesRequest(node=self.node))
+            found = self.client.PullMessages(fleet_pb2.PullMessagesRequest(node=self.node))
             for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
                 with suppress(httpx.HTTPStatusError):  # of a run that is over
                     return self._pull(message, tree)
@@ -232,7 +223,7 @@ class Node:
 
     def _pull(self, message, tree) -> Message:
         run, contents = message.metadata.run_id, {}
-        for one in iterate_object_tree(tree):
+        for one in objects_of.iterate_object_tree(tree):
             request = PullObjectRequest(node=self.node, run_id=run, object_id=one.object_id)
             while not (found := self.client.PullObject(request)).object_available:
                 time.sleep(0.05)
@@ -243,7 +234,7 @@ class Node:
 
     def reply(self, to: Message, content: RecordDict) -> None:
         """Answer like an app."""
-        objects = get_all_nested_objects(Message(content, reply_to=to))
+        objects = objects_of.get_all_nested_objects(Message(content, reply_to=to))
         self.send(to, [found.deflate() for found in objects.values()][:-1])
 
     def send(self, to: Message, objects: list[bytes], pause: float = 0.0, first: int = 0) -> None:
@@ -255,23 +246,14 @@ class Node:
 
     def _push(self, proto, contents: dict[str, bytes], pause: float, first: int) -> None:
         tree = _tree(proto.metadata.message_id, contents)
-        request = PushMessagesRequest(node=self.node, messages_list=[proto], message_object_trees=[tree])
+        request = fleet_pb2.PushMessagesRequest(node=self.node, messages_list=[proto], message_object_trees=[tree])
         pushed = self.client.PushMessages(request)
+        session = {"node": self.node, "run_id": proto.metadata.run_id, "session_id": pushed.session_id}
         wanted = set(pushed.objects_to_push)
         for number, (name, content) in enumerate(reversed(contents.items())):  # the message first: all is announced
-            if name not in wanted:
-                continue
-            if number >= first:
-                time.sleep(pause)
-            self.client.PushObject(
-                PushObjectRequest(
-                    node=self.node,
-                    run_id=proto.metadata.run_id,
-                    object_id=name,
-                    object_content=content,
-                    session_id=pushed.session_id,
-                )
-            )
+            if name in wanted:
+                time.sleep(pause if number >= first else 0)
+                self.client.PushObject(PushObjectRequest(object_id=name, object_content=content, **session))
 
     def fail(self, to: Message, error: Error) -> None:
         """Answer with an error, as Flower does for an app."""
@@ -281,19 +263,26 @@ class Node:
         self._push(message_to_proto(failure), {name_of(content): content}, 0.0, 0)
 
     def serve(self, app, stop: threading.Event) -> threading.Thread:
-        """Answer every message like an app, until stopped."""
+        """Answer every message like an app, and stay online meanwhile, until stopped or the federation is over."""
 
         def work():
-            while not stop.is_set():
-                if message := self.receive(0.2):
-                    context = Context(message.metadata.run_id, self.number, {}, RecordDict(), {})
-                    self.reply(message, app(message, context).content)
+            with suppress(httpx.HTTPError):
+                while not stop.is_set():
+                    if message := self.receive(0.2):
+                        context = Context(message.metadata.run_id, self.number, {}, RecordDict(), {})
+                        self.reply(message, app(message, context).content)
 
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        return thread
+        def beat():
+            with suppress(httpx.HTTPError):
+                while not stop.wait(10):
+                    self.stay()
+
+        threads = [threading.Thread(target=task, daemon=True) for task in (work, beat)]
+        for thread in threads:
+            thread.start()
+        return threads[0]
 
 
 def _tree(name: str, contents: dict[str, bytes]) -> ObjectTree:
-    children = get_object_children_ids_from_object_content(contents[name]) if name in contents else []
+    children = objects_of.get_object_children_ids_from_object_content(contents[name]) if name in contents else []
     return ObjectTree(object_id=name, children=[_tree(child, contents) for child in children])

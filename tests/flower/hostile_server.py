@@ -1,12 +1,11 @@
 """A server that asks for whatever it likes: it has a SuperLink's secret, and sites cannot tell."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf, nan
 from pathlib import Path
 
 import torch
+from deployment import wait_for
 from flwr.app import Message
 
 from fedhca2.experiment import Experiment
@@ -46,16 +45,10 @@ class Server:
 
     def ask(self, content, site: str = STOCK) -> dict:
         """A site's answer."""
-        node = self._node(site)
-        [message] = self.grid.push_messages([Message(content, node, "train", ttl=PATIENCE)])
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            for reply in self.grid.pull_messages([message]):
-                if reply.has_error():
-                    return {"error": reply.error.reason}
-                return self._told(reply)
-            time.sleep(0.3)
-        raise TimeoutError(f"{site} should answer within {PATIENCE:g} s")
+        node = wait_for(lambda: next((one for one in self.grid.get_nodes() if one.name == site), None), PATIENCE)
+        sent = self.grid.push_messages([Message(content, node.node_id, "train", ttl=PATIENCE)])
+        [reply] = wait_for(lambda: list(self.grid.pull_messages(sent)), PATIENCE)
+        return {"error": reply.error.reason} if reply.has_error() else self._told(reply)
 
     def introduce(self, site: str = STOCK, **changes) -> dict:
         """A site's answer to an invitation to a changed experiment."""
@@ -66,10 +59,8 @@ class Server:
         round = self.rounds.get(run, 0)
         upload = {} if changes.get("finish") else self.experiment.resolved_method.uploads(round)
         order = Order(**{"round": round, "deliveries": deliveries or {}, "upload": upload, **changes})
-        contents = encode_orders(
-            {site: order}, "float32", {site: {**(invitation or self.invite(run)), "wire": "float32"}}
-        )
-        answer = self.ask(contents[site], site)
+        header = {**(invitation or self.invite(run)), "wire": "float32"}
+        answer = self.ask(encode_orders({site: order}, "float32", {site: header})[site], site)
         if "cannot" not in answer:
             self.rounds[run] = round + 1
         return answer
@@ -78,44 +69,14 @@ class Server:
         spec = next(spec for spec in self.experiment.specs if spec.name == STOCK)
         return torch.full((expected_profile(self.experiment, spec).layouts[slot].numel,), value)
 
-    def plant(self, value: float, base: str = "trained", scale: float = 1.0, slot: Slot = ENCODER, **rest) -> dict:
-        """The stock site's answer when it is sent a row of one value."""
-        return self.order(
-            "planted", deliveries={slot: Delivery(base, (Addend(self.row(value, slot), (scale,)),))}, **rest
-        )
-
-    def _node(self, site: str) -> int:
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            for node in self.grid.get_nodes():
-                if node.name == site:
-                    return node.node_id
-            time.sleep(0.2)
-        raise TimeoutError(f"{site} should be there within {PATIENCE:g} s")
-
     def _told(self, reply: Message) -> dict:
         header = header_of(reply.content)
         if CANNOT in header:
             return {"cannot": header[CANNOT]}
-        rows = to_rows(reply.content)
-        kept = {
-            key: header[key]
-            for key in ("slots", "agreement", "losses", "metrics", "failed", "declined")
-            if key in header
-        }
-        return {
-            **kept,
-            "values": len(rows.get("own", ())),
-            "finite": all(bool(r.isfinite().all()) for r in rows.values()),
-        }
-
-
-@dataclass(frozen=True)
-class Attack:
-    """How to carry it out, and a word in the answer that shows that it failed."""
-
-    play: Callable[[Server], dict]
-    answer: str
+        rows, numbers = to_rows(reply.content), ("slots", "agreement", "losses", "metrics", "failed", "declined")
+        finite = all(bool(row.isfinite().all()) for row in rows.values())
+        told = {key: header[key] for key in numbers if key in header}
+        return {**told, "values": len(rows.get("own", ())), "finite": finite}
 
 
 def by_agreement(server: Server) -> dict:
@@ -139,64 +100,73 @@ def finish(server: Server, run: str, site: str = STOCK, rounds: int = 1) -> dict
     return server.order(run, site, invitation=invitation, finish=True, evaluate=True, train=False)
 
 
-ATTACKS = {
-    "another run's model for first weights": Attack(
-        lambda server: server.introduce(model__encoder__weights=server.secret), "(weights in site.yaml)"
-    ),
-    "a password file for first weights": Attack(
-        lambda server: server.introduce(model__encoder__weights="/etc/passwd"), "(weights in site.yaml)"
-    ),
-    "weights of a hub": Attack(
-        lambda server: server.introduce(model__encoder__weights="timm"), "(weights in site.yaml)"
-    ),
-    "an encoder of a hub": Attack(
-        lambda server: server.introduce(model__encoder__name="hf-hub:eve/encoder"), "(encoders in site.yaml)"
-    ),
-    "an encoder in a folder": Attack(
-        lambda server: server.introduce(model__encoder__name=f"local-dir:{Path(server.secret).parent}"),
-        "(encoders in site.yaml)",
-    ),
-    "a method that runs code": Attack(
-        lambda server: server.introduce(method={"name": f"{server.code}:METHOD"}), "(methods in site.yaml)"
-    ),
-    "a method that shares heads": Attack(
-        lambda server: server.introduce(method__head={"kind": "group_mean"}), "(share in site.yaml)"
-    ),
-    "a folder for data": Attack(lambda server: server.introduce(data__indoor__root="/etc"), "(data.root in site.yaml)"),
-    "a file for the list of images": Attack(
-        lambda server: server.introduce(data__indoor__partition={"kind": "lists", "file": "/etc/passwd"}),
-        "(data.partition in site.yaml)",
-    ),
-    "a header nested 200,000 deep": Attack(
-        lambda server: server.ask(_raw('{"run": ' + DEEP + "}")), "the message cannot be read"
-    ),
-    "heads in an order": Attack(
-        lambda server: server.order("planted", upload={"encoder": "updates", "decoder": "updates", "head": "updates"}),
-        "(share in site.yaml)",
-    ),
-    "a head by its products": Attack(by_agreement, "(share in site.yaml)"),
-    "parameters for updates": Attack(
-        lambda server: server.order("planted", upload={"encoder": "parameters", "decoder": "updates"}),
-        "this site does not allow it; its log",
-    ),
-    "scores in every round": Attack(
-        lambda server: server.order("planted", evaluate=True), "scores stay at the site: it sends final"
-    ),
-    "scores before the end": Attack(
-        lambda server: server.order("planted", finish=True, evaluate=True, train=False), "this site does not allow it"
-    ),
-    "scores of a site with a budget": Attack(
-        lambda server: finish(server, "told", THRIFTY), "scores stay at the site: it sends none"
-    ),
-    "more updates than a budget allows": Attack(many_updates, "the privacy budget is spent"),
-    "rows of NaN": Attack(lambda server: server.plant(nan), "expected finite rows"),
-    "rows of infinity": Attack(lambda server: server.plant(inf), "expected finite rows"),
-    "rows of 1e6": Attack(lambda server: server.plant(1e6), "expected rows at most"),
-    "rows of 1e6 in place of its own": Attack(lambda server: server.plant(1e6, "nothing"), "expected rows at most"),
-    "rows of 3e38": Attack(lambda server: server.plant(3e38), "expected"),
-    "a scale of NaN": Attack(lambda server: server.plant(1e-3, scale=nan), "expected a finite scale"),
-    "a scale of 1e300": Attack(lambda server: server.plant(1e-3, scale=1e300), "expected a finite scale"),
-}  # fmt: skip
+def introduce(**changes):
+    return lambda server: server.introduce(**changes)
+
+
+def order(**changes):
+    return lambda server: server.order("planted", **changes)
+
+
+def plant(value: float, base: str = "trained", scale: float = 1.0):
+    """Send a row of one value."""
+
+    def play(server: Server) -> dict:
+        return server.order("planted", deliveries={ENCODER: Delivery(base, (Addend(server.row(value), (scale,)),))})
+
+    return play
+
+
+UPDATES = {"encoder": "updates", "decoder": "updates"}
+FILES = {"kind": "lists", "file": "/etc/passwd"}
+# By words in the answer which show that the attack failed: how to carry it out.
+REFUSED = {
+    "(weights in site.yaml)": {
+        "another run's model for first weights": lambda server: server.introduce(model__encoder__weights=server.secret),
+        "a password file for first weights": introduce(model__encoder__weights="/etc/passwd"),
+        "weights of a hub": introduce(model__encoder__weights="timm"),
+    },
+    "(encoders in site.yaml)": {
+        "an encoder of a hub": introduce(model__encoder__name="hf-hub:eve/encoder"),
+        "an encoder in a folder": lambda server: server.introduce(
+            model__encoder__name=f"local-dir:{Path(server.secret).parent}"
+        ),
+    },
+    "(methods in site.yaml)": {
+        "a method that runs code": lambda server: server.introduce(method={"name": f"{server.code}:METHOD"})
+    },
+    "(data.root in site.yaml)": {"a folder for data": introduce(data__indoor__root="/etc")},
+    "(data.partition in site.yaml)": {"a file for the list of images": introduce(data__indoor__partition=FILES)},
+    "the message cannot be read": {
+        "a header nested 200,000 deep": lambda server: server.ask(_raw('{"run": ' + DEEP + "}"))
+    },
+    "(share in site.yaml)": {
+        "a method that shares heads": introduce(method__head={"kind": "group_mean"}),
+        "heads in an order": order(upload={**UPDATES, "head": "updates"}),
+        "a head by its products": by_agreement,
+    },
+    "this site does not allow it; its log": {
+        "parameters for updates": order(upload={**UPDATES, "encoder": "parameters"}),
+        "scores before the end": order(finish=True, evaluate=True, train=False),
+    },
+    "scores stay at the site: it sends final": {"scores in every round": order(evaluate=True)},
+    "scores stay at the site: it sends none": {
+        "scores of a site with a budget": lambda server: finish(server, "told", THRIFTY)
+    },
+    "the privacy budget is spent": {"more updates than a budget allows": many_updates},
+    "expected finite rows": {
+        "rows of NaN": plant(nan),
+        "rows of infinity": plant(inf),
+        "rows of 3e38": plant(3e38),
+    },
+    "expected rows at most": {"rows of 1e6": plant(1e6), "rows of 1e6 in place of its own": plant(1e6, "nothing")},
+    "expected a finite scale": {
+        "a scale of NaN": plant(1e-3, scale=nan),
+        "a scale of 1e300": plant(1e-3, scale=1e300),
+    },
+}
+ATTACKS = {name: play for plays in REFUSED.values() for name, play in plays.items()}
+ANSWERS = {name: answer for answer, plays in REFUSED.items() for name in plays}
 
 
 def _raw(text: str):
@@ -216,7 +186,7 @@ def play(link: SuperLink, experiment: Experiment, secret: Path, code: Path) -> d
         server.order("planted")
         for name, attack in ATTACKS.items():
             try:
-                answers[name] = attack.play(server)
+                answers[name] = attack(server)
             except Exception as error:
                 answers[name] = {"error": f"{type(error).__name__}: {error}"}
         return {**answers, "at last": server.order("planted")}

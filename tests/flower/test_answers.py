@@ -59,20 +59,20 @@ class Shelf:
         return arrival is not None
 
 
-def taken(objects, values=VALUES):
-    return Answers(Shelf(objects)).take("order", NODE, Allowance(values), math.inf)
+def take(shelf, node=NODE, values=VALUES, until=math.inf):
+    return Answers(shelf).take("order", node, Allowance(values), until)
 
 
 def reply_or_reason(objects):
     """The gate's result for an answer."""
-    answer = taken(objects)
+    answer = take(Shelf(objects))
     reply = decode_reply(answer.header, answer.rows, PROFILE) if isinstance(answer, SiteAnswer) else answer
     outcome = reply if isinstance(reply, Refused | Gone) else fault_of(reply, EXPECTED) or reply
     return outcome.why if isinstance(outcome, Refused | Gone) else outcome
 
 
 def profile_or_reason(objects):
-    answer = taken(objects, values=0)
+    answer = take(Shelf(objects), values=0)
     if isinstance(answer, SiteAnswer):
         answer = decode_profile(answer.header, PROFILE)
     return answer.why if isinstance(answer, Refused | Gone) else answer
@@ -94,7 +94,7 @@ def test_a_hostile_profile_is_refused_for_a_plain_reason(attack):
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if "5 GB" in name])
 def test_no_chunk_of_an_array_that_does_not_fit_is_asked_for(attack):
     shelf = Shelf(ATTACKS[attack](GOOD_REPLY))
-    Answers(shelf).take("order", NODE, Allowance(VALUES), math.inf)
+    take(shelf)
     assert name_of(made("ArrayChunk", bytes(MAX_CHUNK_BYTES))) not in shelf.asked
 
 
@@ -103,14 +103,14 @@ def test_a_profile_has_no_array():
 
 
 def test_an_answer_of_another_node_is_refused():
-    assert isinstance(Answers(Shelf(GOOD_REPLY.sent())).take("order", 6, Allowance(VALUES), math.inf), Refused)
+    assert isinstance(take(Shelf(GOOD_REPLY.sent()), node=6), Refused)
 
 
 def test_an_object_that_never_came_means_that_the_site_went_away():
     objects = GOOD_REPLY.sent()
     shelf = Shelf(objects)
     del shelf.objects[name_of(objects[1])]
-    assert isinstance(Answers(shelf).take("order", NODE, Allowance(VALUES), math.inf), Gone)
+    assert isinstance(take(shelf), Gone)
 
 
 def test_while_an_object_has_still_to_come_nothing_else_is_asked_for_and_then_the_answer_is_taken():
@@ -127,14 +127,14 @@ def test_while_an_object_has_still_to_come_nothing_else_is_asked_for_and_then_th
 
 def test_after_the_deadline_nothing_is_asked_for():
     shelf = Shelf(GOOD_REPLY.sent())
-    assert Answers(shelf).take("order", NODE, Allowance(VALUES), time.monotonic()) is None
+    assert take(shelf, until=time.monotonic()) is None
     assert not shelf.asked
 
 
 @pytest.mark.parametrize("objects", [GOOD_REPLY.sent(), ATTACKS["a header that is no JSON"](GOOD_REPLY)])
 def test_the_superlink_need_not_keep_what_was_taken_or_refused(objects):
     shelf = Shelf(objects)
-    Answers(shelf).take("order", NODE, Allowance(VALUES), math.inf)
+    take(shelf)
     assert shelf.dropped == ["order", shelf.root]
 
 
@@ -155,8 +155,7 @@ def test_no_objects_whatsoever_stop_the_server(data):
     spoilt = st.sampled_from([content[:end], content[:start] + data.draw(bodies) + content[end:]])
     own = st.builds(lambda kind, body: made(kind, body, *shelf.objects.values()), kinds, bodies)
     shelf.objects[name] = data.draw(spoilt | own | bodies)
-    answer = Answers(shelf).take("order", NODE, Allowance(8), math.inf)
-    assert isinstance(answer, SiteAnswer | Refused | Gone)
+    assert isinstance(take(shelf, values=8), SiteAnswer | Refused | Gone)
 
 
 values = st.recursive(
@@ -167,17 +166,11 @@ values = st.recursive(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("read", [reply_or_reason, profile_or_reason])
 @settings(max_examples=300, deadline=2000)
-@given(st.dictionaries(st.sampled_from([*GOOD_REPLY.header, "cannot"]), values, max_size=4))
-def test_no_header_whatsoever_stops_the_server(changes):
-    record = record_of(json.dumps(GOOD_REPLY.header | changes))
-    found = reply_or_reason(letter_of(record))
-    assert isinstance(found, Reply) or found == plain(found)
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=2000)
-@given(st.dictionaries(st.sampled_from([*GOOD_PROFILE.header, "cannot"]), values, max_size=4))
-def test_no_profile_whatsoever_stops_the_server(changes):
-    found = profile_or_reason(GOOD_PROFILE.sent(**changes))
-    assert isinstance(found, Profile) or found == plain(found)
+@given(st.data())
+def test_no_header_whatsoever_stops_the_server(read, data):
+    good = {reply_or_reason: GOOD_REPLY, profile_or_reason: GOOD_PROFILE}[read].header
+    changes = data.draw(st.dictionaries(st.sampled_from([*good, "cannot"]), values, max_size=4))
+    found = read(letter_of(record_of(json.dumps(good | changes))))
+    assert isinstance(found, Reply | Profile) or found == plain(found)

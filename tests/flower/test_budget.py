@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from federations import PowerCutError, flower_federation, run_over, small_experiment
+from federations import Federation, PowerCutError, small_experiment
 
 from fedhca2.clients.privacy import epsilon
 from fedhca2.federation.flower.deploy.site import Site
@@ -22,34 +22,40 @@ def allowed(updates):
 
 
 @pytest.fixture
-def home(tmp_path):
-    """A site that may send two updates, and its invitation: an experiment without noise."""
-    _, sites, fleet = flower_federation(small_experiment(rounds=4, guard={"noise": NOISE}), tmp_path)
-    site = sites["home"]
-    site.config = site.config.model_copy(update={"privacy": allowed(2)})
-    return site, fleet.invitation
+def federation(tmp_path):
+    """Its `home` may send two updates; the experiment has no noise."""
+    found = Federation(small_experiment(rounds=4, guard={"noise": NOISE}), tmp_path)
+    found.set_up("home", privacy=allowed(2))
+    return found
+
+
+@pytest.fixture
+def site(federation):
+    return federation.sites["home"]
+
+
+@pytest.fixture
+def invitation(federation):
+    return federation.fleet().invitation
 
 
 def entries(site):
     return Ledger.of(site.config).entries()
 
 
-def test_an_experiment_without_noise_gets_noised_updates_all_the_same(home):
-    site, invitation = home
+def test_an_experiment_without_noise_gets_noised_updates_all_the_same(site, invitation):
     reply = site.perform(invitation, Order(0, upload=UPLOAD))
     assert float(torch.cat(list(reply.rows.values())).std()) == pytest.approx(NOISE, rel=0.05)
 
 
-def test_a_site_whose_budget_is_spent_says_so_and_sends_nothing(home):
-    site, invitation = home
+def test_a_site_whose_budget_is_spent_says_so_and_sends_nothing(site, invitation):
     replies = [site.perform(invitation, Order(round, upload=UPLOAD)) for round in range(3)]
     assert [(bool(reply.rows), reply.failed) for reply in replies] == [(True, ""), (True, ""), (False, SPENT)]
     other = type(invitation)("run2", invitation.experiment)  # nor in another run, and after a restart
     assert Site(site.config).perform(other, Order(0, upload=UPLOAD)).failed == SPENT
 
 
-def test_a_site_whose_budget_is_spent_does_not_train_but_takes_what_it_is_sent(home):
-    site, invitation = home
+def test_a_site_whose_budget_is_spent_does_not_train_but_takes_what_it_is_sent(site, invitation):
     for round in range(2):
         site.perform(invitation, Order(round, upload=UPLOAD))
     client = site.client
@@ -66,8 +72,7 @@ LAST = Order(4, finish=True, train=False, evaluate=True)
 
 
 @pytest.mark.parametrize(("order", "cost"), [(Order(0, upload=UPLOAD), 1), (LAST, 0)])
-def test_an_update_costs_once_however_often_it_is_asked_for_and_an_evaluation_nothing(home, order, cost):
-    site, invitation = home
+def test_an_update_costs_once_however_often_it_is_asked_for_and_an_evaluation_nothing(site, invitation, order, cost):
     for _ in range(3):
         site.perform(invitation, order)
     assert len(entries(site)) == cost
@@ -79,34 +84,27 @@ def telling(site, updates, **scores):
     return Site(site.config.model_copy(update=changes))
 
 
-def test_scores_with_noise_are_told_and_cost_as_an_update_does(home):
-    site, invitation = home
+def test_scores_with_noise_are_told_and_cost_as_an_update_does(site, invitation):
     site = telling(site, 2, send="all", noise=NOISE)
     reply = site.perform(invitation, Order(0, evaluate=True, upload=UPLOAD))
-    assert {task: list(scores) for task, scores in reply.metrics.items()} == {
-        "depth": ["rmse"],
-        "normals": ["mean_error"],
-    }
+    assert {task: [*scores] for task, scores in reply.metrics.items()} == {"depth": ["rmse"], "normals": ["mean_error"]}
     assert [(entry.kind, entry.noise) for entry in entries(site)] == [("update", NOISE), ("scores", NOISE)]
 
 
-def test_scores_that_are_too_much_stay_at_the_site(home):
-    site, invitation = home
+def test_scores_that_are_too_much_stay_at_the_site(site, invitation):
     site = telling(site, 1, send="all", noise=NOISE)
     reply = site.perform(invitation, Order(0, evaluate=True, upload=UPLOAD))
     assert (bool(reply.rows), reply.metrics, reply.declined) == (True, {}, f"scores stay at the site: {SPENT}")
 
 
-def test_scores_that_are_told_again_after_a_crash_have_the_same_noise_and_cost_once(home, monkeypatch):
-    site, invitation = home
+def test_scores_that_are_told_again_after_a_crash_have_the_same_noise_and_cost_once(site, invitation, monkeypatch):
     site = telling(site, 2, send="final", noise=NOISE)
     lost = crash(site, invitation, monkeypatch, LAST)
     assert Site(site.config).perform(invitation, LAST).metrics == lost.metrics
     assert len(entries(site)) == 1
 
 
-def test_a_site_that_tells_none_is_not_even_evaluated(home, monkeypatch):
-    site, invitation = home
+def test_a_site_that_tells_none_is_not_even_evaluated(site, invitation, monkeypatch):
     monkeypatch.setattr("fedhca2.clients.Client.evaluate", None)
     assert not site.perform(invitation, LAST).metrics
 
@@ -126,16 +124,14 @@ def crash(site, invitation, monkeypatch, order):
     return kept[0]
 
 
-def test_a_round_that_is_trained_again_after_a_crash_sends_the_same_and_costs_once(home, monkeypatch):
-    site, invitation = home
+def test_a_round_that_is_trained_again_after_a_crash_sends_the_same_and_costs_once(site, invitation, monkeypatch):
     lost = crash(site, invitation, monkeypatch, Order(0, upload=UPLOAD)).rows
     sent = Site(site.config).perform(invitation, Order(0, upload=UPLOAD)).rows
     assert all(torch.equal(sent[slot], row) for slot, row in lost.items())
     assert len(entries(site)) == 1
 
 
-def test_a_round_that_is_trained_otherwise_after_a_crash_costs_again_and_has_other_noise(home, monkeypatch):
-    site, invitation = home
+def test_a_round_that_is_trained_otherwise_after_a_crash_costs_again_and_has_other_noise(site, invitation, monkeypatch):
     lost = crash(site, invitation, monkeypatch, Order(0, upload=UPLOAD)).rows
     training = {**invitation.experiment["training"], "learning_rate": 2e-3}
     changed = type(invitation)(invitation.run, {**invitation.experiment, "training": training})
@@ -149,22 +145,21 @@ def test_sites_that_are_asked_the_same_have_other_keys(tmp_path):
     experiment = small_experiment(privacy={"clip": 1.0, "noise": NOISE})
     keys = set()
     for folder in (tmp_path / "one", tmp_path / "other"):
-        _, sites, fleet = flower_federation(experiment, folder)
-        for site in sites.values():
-            site.perform(fleet.invitation, Order(0, upload=UPLOAD))
+        found = Federation(experiment, folder)
+        for site in found.sites.values():
+            site.perform(found.fleet().invitation, Order(0, upload=UPLOAD))
             keys.add(site.client.exchange.noise_key)
     assert len(keys) == 6
     assert {len(key) for key in keys} == {32}
 
 
 def test_a_run_goes_on_without_sites_whose_budget_is_spent(tmp_path):
-    experiment = small_experiment(rounds=3, guard={"noise": NOISE})
-    grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
-    for site in sites.values():
-        site.config = site.config.model_copy(update={"privacy": allowed(1 if site.config.client == "home" else 2)})
+    federation = Federation(small_experiment(rounds=3, guard={"noise": NOISE}), tmp_path)
+    for name in federation.sites:
+        federation.set_up(name, privacy=allowed(1 if name == "home" else 2))
     seen = Watcher()
     seen.refused = []
     seen.aggregated = lambda round, record, seconds: seen.refused.append(dict(record.refused))
-    run_over(grid, experiment, tmp_path / "run", seen)
+    federation.run(seen)
     spent = f"failed: {SPENT}"
-    assert seen.refused == [{}, {"home": spent}, dict.fromkeys(sites, spent)]
+    assert seen.refused == [{}, {"home": spent}, dict.fromkeys(federation.sites, spent)]

@@ -9,13 +9,10 @@ import threading
 from contextlib import contextmanager, nullcontext
 
 import pytest
-import torch
 from deployment import Deployment, free_port, hurry, wait_for, warmed
-from federations import SWIN, in_memory, small_experiment
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from federations import PROCESSES, assert_equal, in_memory, processes_of
 from hostile import Node
-from hostile_server import ATTACKS, PRIVATE, STOCK, THRIFTY, play
-from safetensors.torch import load_file
+from hostile_server import ANSWERS, ATTACKS, PRIVATE, STOCK, THRIFTY, play
 
 from fedhca2.clients.privacy import epsilon
 from fedhca2.federation.flower.deploy.link import make_keys, make_site_keys
@@ -28,34 +25,13 @@ from fedhca2.federation.flower.records import STAGE, header_of
 
 pytestmark = pytest.mark.slow
 NOISE = 2.0
-SCENES = {"kind": "scenes", "size": [32, 32], "train": 2, "val": 1}
-CLIENTS = {
-    "road": {"data": "outdoor", "tasks": ["semseg"]},
-    STOCK: {"data": "indoor", "tasks": ["depth", "normals"]},
-    "shop": {"data": "indoor_too", "tasks": ["normals"]},
-    THRIFTY: {"data": "outdoor_too", "tasks": ["semseg"]},
-}
 SITES = ("road", STOCK)
-
-
-def experiment_of(*names, epochs=1, **changes):
-    """Every client has its own data set, so that its images do not depend on who else takes part."""
-    clients = [{"name": name, "epochs": epochs, **CLIENTS[name]} for name in names]
-    data = {
-        client["data"]: {
-            **SCENES,
-            "domain": client["data"].removesuffix("_too"),
-            "partition": {"kind": "lists", "lists": {client["name"]: [0, 1]}},
-        }
-        for client in clients
-    }
-    return small_experiment(model=SWIN, data=data, clients=clients, **changes)
 
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deployment")
-    with hurry(), Deployment(folder, experiment_of(*CLIENTS)) as found:
+    with hurry(), Deployment(folder, processes_of(*PROCESSES)) as found:
         for name in found.files:
             found.say_little(name, sums={"rows": 2})  # one of three sites loses power
         found.start_site(STOCK, nullcontext)  # it is attacked, so it is started from nothing, as a site is
@@ -67,12 +43,6 @@ def serve(deployment, experiment, out, *options):
     config = out.with_suffix(".yaml")
     config.write_text(experiment.to_yaml())
     return deployment.serve(config, out, *options)
-
-
-def models_at_sites(deployment, out):
-    run = json.loads((out / "flower.json").read_text())["run"]
-    state = deployment.folder / "sites" / "state" / f"small-{run}"
-    return {name: load_file(state / name / "model.safetensors") for name in SITES}
 
 
 def supernode(deployment, folder, *options):
@@ -122,13 +92,8 @@ def without_power(deployment, name, stage):
             node.deactivate()  # so that no one gets its answer
         return app(message, context)
 
-    def beat():
-        while not stop.wait(5):
-            node.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30))
-
     node.activate()
     node.serve(answer, stop)
-    threading.Thread(target=beat, daemon=True).start()
     yield
     stop.set()
     node.client.close()
@@ -139,14 +104,14 @@ def encoder_of(tensors):
 
 
 def test_a_secure_sum_is_the_mean_of_those_that_stayed(deployment, tmp_path):
-    experiment = experiment_of(*SITES, "shop", method={"name": "fedper"}, rounds=1, secure_aggregation={})
+    experiment = processes_of(*SITES, "shop", method={"name": "fedper"}, rounds=1, secure_aggregation={})
     wait_for(lambda: all("SuperNode ID" in deployment.log(name) for name in SITES))  # before the third loses power
     with without_power(deployment, "shop", MASK):
         process = serve(deployment, experiment, tmp_path / "run", "--min-clients", "2", "--deadline", "60")
         assert process.wait(120) == 0, deployment.log("serve")
-    alone = in_memory(experiment_of(*SITES, method="local", rounds=1))[0]  # has the rows that were masked
+    alone = in_memory(processes_of(*SITES, method="local", rounds=1))[0]  # has the rows that were masked
     bound = 1.5 * Steps(8.0, 3).size / 2 + 3e-7  # half a step of each of three, halved, and float32's rounding
-    for model in models_at_sites(deployment, tmp_path / "run").values():
+    for model in deployment.models(tmp_path / "run", SITES).values():
         for name, tensor in encoder_of(model).items():
             mean = sum(alone[site][name].double() for site in SITES) / 2
             assert (tensor - mean).abs().max() <= bound, name
@@ -160,7 +125,7 @@ class Scene:
         secret = self.folder / "sites" / "state" / f"small-{PRIVATE}" / STOCK / "model.safetensors"
         code = self.folder / "code.py"
         code.write_text(f"open({str(self.folder / 'has run')!r}, 'w')\n")
-        experiment = experiment_of(STOCK, THRIFTY, rounds=20, guard={"noise": NOISE})
+        experiment = processes_of(STOCK, THRIFTY, rounds=20, guard={"noise": NOISE})
         self.told = play(deployment.link, experiment, secret, code)
         self.log = deployment.log(STOCK)
 
@@ -185,7 +150,7 @@ def test_the_site_says_no_and_why(scene, name, tell):
     answer = scene.told[name]
     said = " ".join(str(answer[key]) for key in ("cannot", "declined", "failed") if answer.get(key))
     tell("hostile server", name, said)
-    assert ATTACKS[name].answer in said, answer
+    assert ANSWERS[name] in said, answer
 
 
 @attack
@@ -233,18 +198,18 @@ def test_the_scores_after_the_last_round_are_told_by_default(scene):
 
 @attack
 def test_a_site_logs_what_it_refuses(scene):
-    assert all(each.answer.split("(")[-1] in scene.log for each in ATTACKS.values() if "in site.yaml" in each.answer)
+    assert all(words.split("(")[-1] in scene.log for words in ANSWERS.values() if "in site.yaml" in words)
 
 
 class Story:
     """A run whose server is killed, and then every site."""
 
     def __init__(self, deployment, out) -> None:
-        self.deployment, self.out, self.experiment = deployment, out, experiment_of(*SITES, rounds=3, epochs=10)
+        self.deployment, self.out, self.experiment = deployment, out, processes_of(*SITES, rounds=3, epochs=10)
         serve(deployment, self.experiment, out)  # its rounds are long enough for sites to die in
         wait_for(lambda: (out / "checkpoints" / "round-000001").exists())
         deployment.kill("serve")
-        self.was_over = (out / "result.json").exists()
+        assert not (out / "result.json").exists()
         earlier = len(deployment.log(STOCK))
         process = deployment.serve(out, out, "--spool")
         wait_for(lambda: f"round 3 of small as {STOCK}" in deployment.log(STOCK)[earlier:])
@@ -262,16 +227,9 @@ def story(deployment, tmp_path_factory):
     return Story(deployment, tmp_path_factory.mktemp("story") / "run")
 
 
-def test_a_server_is_killed_before_its_run_is_over(story):
-    assert not story.was_over
-
-
 def test_after_the_deaths_of_server_and_sites_the_scores_are_those_of_one_process(story):
     assert json.loads((story.out / "result.json").read_text())["clients"] == story.scores
 
 
 def test_after_the_deaths_of_server_and_sites_the_models_are_those_of_one_process(story):
-    found = models_at_sites(story.deployment, story.out)
-    for client, tensors in story.models.items():
-        for name, tensor in tensors.items():
-            assert torch.equal(tensor, found[client][name]), (client, name)
+    assert_equal(story.deployment.models(story.out, SITES), story.models)

@@ -14,7 +14,6 @@ from fedhca2.federation.flower.internals import build_fab_from_disk
 from fedhca2.methods import METHODS
 
 APP = Path(__file__).parents[2] / "examples" / "flower_app"
-FILES = [path for path in APP.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
 ROUNDS = 3
 
 
@@ -56,19 +55,9 @@ def test_the_app_has_the_numbers_of_the_server(modules, tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) == sum(map(len, task.CLIENTS.values()))
 
 
-def test_the_app_is_short():
-    assert sum(len(path.read_text("utf-8").splitlines()) for path in APP.rglob("*.py")) < 120
-
-
-def test_the_hub_takes_the_app():
-    sizes = [len(path.read_text("utf-8").encode()) for path in FILES]
-    assert max(sizes) <= 1_000_000
-    assert sum(sizes) <= 10_000_000
-    assert {"README.md", "LICENSE", "pyproject.toml"} <= {path.name for path in FILES}
-
-
-def test_flower_can_pack_the_app():
-    assert len(build_fab_from_disk(APP)) < 10_000_000
+def test_the_hub_and_flower_take_the_app():
+    assert {"README.md", "LICENSE", "pyproject.toml"} <= {path.name for path in APP.iterdir()}
+    assert len(build_fab_from_disk(APP)) < 1_000_000
 
 
 def test_the_app_accepts_the_versions_of_flower_that_we_do():

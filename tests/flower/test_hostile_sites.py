@@ -19,13 +19,12 @@ import httpx
 import pytest
 import torch
 from deployment import Deployment
-from federations import SWIN, fleet_of, in_memory, small_experiment
+from federations import SWIN, fleet_of, in_memory, peak, reset_peak, small_experiment
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, STEERING, Letter, Node, name_of, obliging
-from safetensors.torch import load_file
 
 from fedhca2.federation.flower import site_registry
 from fedhca2.federation.flower.deploy.superlink import OperatorInterceptor
@@ -67,11 +66,6 @@ def node(deployment: Deployment, name: str) -> Node:
     return Node(deployment.link.address, deployment.keys / "sites" / name, operator)
 
 
-def peak() -> float:
-    """The peak memory of this process in MB."""
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
-
-
 class Stage:
     """A server, two honest sites that answer on their own, and a hostile one that has introduced itself."""
 
@@ -100,7 +94,7 @@ class Stage:
         """The outcome of a round in which the hostile site sends this as its reply."""
         self.fleet.terms = self.fleet.terms.model_copy(update={"deadline": deadline})
         orders = {name: Order(0, upload=self.experiment.resolved_method.uploads(0)) for name in (*HONEST, HOSTILE)}
-        Path("/proc/self/clear_refs").write_text("5")
+        reset_peak()
         began, before = monotonic(), peak()
         with self._answering(send):
             replies = self.fleet.perform(orders, lambda *_: None)
@@ -225,7 +219,6 @@ def guess(stage: Stage) -> Outcome:
         return Outcome("guessed" if copy.object_id == message.metadata.message_id else "refused: the name is random")
 
 
-REFUSED = "^refused: "
 POISON = {
     "an update of NaN": lambda update: update * torch.nan,
     "an update of 3e38": lambda update: torch.full_like(update, 3e38),
@@ -321,13 +314,9 @@ def test_a_whole_run_leaves_the_others_where_they_would_be_without_a_hostile_sit
                 hostile.send(message, spoil(good))
         assert serve.returncode == 0, deployment.log("serve")
         result = json.loads((tmp_path / "run" / "result.json").read_text())
-        run = json.loads((tmp_path / "run" / "flower.json").read_text())["run"]
-        state = tmp_path / "sites" / "state" / f"{experiment.name}-{run}"
+        found = deployment.models(tmp_path / "run", HONEST)
         expected, _ = in_memory(experiment, without=HOSTILE)
-        pairs = [(load_file(state / name / "model.safetensors"), expected[name]) for name in HONEST]
-        drift = relative_drift(
-            [found[key].flatten() for found, own in pairs for key in own],
-            [tensor.flatten() for _, own in pairs for tensor in own.values()],
-        )
+        there = [found[name][key].flatten() for name in HONEST for key in expected[name]]
+        drift = relative_drift(there, [row.flatten() for name in HONEST for row in expected[name].values()])
         tell("hostile site", "a whole run, an attack in every round", f"done; {result['missing'][HOSTILE]}", drift)
         assert drift == 0.0

@@ -4,14 +4,12 @@ from functools import cache
 
 import pytest
 from federations import (
+    Federation,
     PowerCutError,
     Watching,
-    assert_equal,
-    crash_and_resume,
-    engine_of,
-    flower_federation,
+    assert_as_in_one_process,
+    cut_off,
     in_memory,
-    models_of,
     run_over,
     site_configs,
     small_experiment,
@@ -21,7 +19,7 @@ from in_process_grid import InProcessGrid
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.run import resume, run
+from fedhca2.federation.run import run
 from fedhca2.methods import METHODS
 from small import IN_ONE_PLACE, MECHANISMS, unifying
 
@@ -50,17 +48,13 @@ VECTORS = {
 # Those that stand for a mechanism are run below, with a crash in the middle, to the same end.
 @pytest.mark.parametrize("method", ["fedhca2", *(name for name in METHODS if name not in {*MECHANISMS, *IN_ONE_PLACE})])
 def test_flower_gives_the_same_models_and_scores_as_in_process(method, tmp_path):
-    grid, sites, _ = flower_federation(experiment_of(method), tmp_path / "sites")
-    assert run_over(grid, experiment_of(method), tmp_path / "run").clients == expected(method)[1]
-    assert_equal(models_of(sites), expected(method)[0])
+    found = Federation(experiment_of(method), tmp_path)
+    assert_as_in_one_process(found, found.run(), expected(method))
 
 
 def test_a_vector_per_image_gives_the_same_models_and_scores_as_in_process(tmp_path):
-    experiment = small_experiment(**VECTORS)
-    wanted, scores = in_memory(experiment)
-    grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
-    assert run_over(grid, experiment, tmp_path / "run").clients == scores
-    assert_equal(models_of(sites), wanted)
+    found = Federation(small_experiment(**VECTORS), tmp_path)
+    assert_as_in_one_process(found, found.run())
 
 
 def test_sites_that_take_their_images_in_the_order_of_a_run_get_its_models(tmp_path):
@@ -74,25 +68,20 @@ def test_sites_that_take_their_images_in_the_order_of_a_run_get_its_models(tmp_p
 
 @pytest.mark.parametrize("method", sorted({*MECHANISMS} - IN_ONE_PLACE))
 def test_a_run_whose_server_and_sites_all_crash_resumes_to_the_same_models_and_scores(method, tmp_path):
-    result, sites = crash_and_resume(experiment_of(method), tmp_path)
-    assert result.clients == expected(method)[1]
-    assert_equal(models_of(sites), expected(method)[0])
+    found = cut_off(experiment_of(method), tmp_path)
+    assert_as_in_one_process(found, found.resume(), expected(method))
 
 
 def test_rounds_of_steps_are_the_same_over_flower_and_after_a_crash_within_an_epoch(tmp_path):
     clients = [{"name": "road", "data": "outdoor", "tasks": ["semseg"], "steps": 2}]
     clients += [{"name": "shop", "data": "outdoor", "tasks": ["semseg", "sal"], "steps": 3}]
     data = {"outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 6, "val": 2}}
-    experiment = small_experiment(clients=clients, data=data, rounds=3)
-    wanted, scores = in_memory(experiment)
-    result, sites = crash_and_resume(experiment, tmp_path)
-    assert result.clients == scores
-    assert_equal(models_of(sites), wanted)
+    found = cut_off(small_experiment(clients=clients, data=data, rounds=3), tmp_path)
+    assert_as_in_one_process(found, found.resume())
 
 
 def test_what_a_site_keeps_is_its_owners_alone(tmp_path):
-    experiment = small_experiment(rounds=1)
-    run_over(flower_federation(experiment, tmp_path / "sites")[0], experiment, tmp_path / "run")
+    Federation(small_experiment(rounds=1), tmp_path).run()
     kept = list((tmp_path / "sites").rglob("*"))
     names = {"state.safetensors", "reply.safetensors", "model.safetensors"}
     assert {path.name for path in kept if path.is_file()} == names
@@ -101,32 +90,27 @@ def test_what_a_site_keeps_is_its_owners_alone(tmp_path):
 
 
 def test_a_run_that_dies_before_its_models_are_there_has_not_come_to_its_end(tmp_path):
-    experiment, out = small_experiment(rounds=1, baseline=True), tmp_path / "run"
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    collected = []
+    federation, collected = Federation(small_experiment(rounds=1, baseline=True), tmp_path), []
 
     def fail(experiment, name, folder):
         if folder.path.name == "run":
             raise PowerCutError
 
     with pytest.raises(PowerCutError):
-        run_over(grid, experiment, out, collect=fail)
-    assert not (out / "result.json").exists()
-    engine = engine_of(grid, collect=lambda experiment, name, folder: collected.append(folder.path.name))
-    resume(out, watcher=Watching(), engine=engine)
-    assert (collected, (out / "result.json").exists()) == (["run"], True)
+        federation.run(collect=fail)
+    assert not (federation.out / "result.json").exists()
+    federation.resume(collect=lambda experiment, name, folder: collected.append(folder.path.name))
+    assert (collected, (federation.out / "result.json").exists()) == (["run"], True)
 
 
 @pytest.mark.parametrize("change", [("rounds: 3", "rounds: 4"), ("seed: 0", "seed: 1"), ("name: small", "name: large")])
 def test_a_run_over_flower_whose_config_was_edited_stays_as_it_was(tmp_path, change):
-    experiment, out = small_experiment(rounds=3), tmp_path / "run"
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    with pytest.raises(PowerCutError):
-        run_over(grid, experiment, out, Watching(fails_in=1))
-    (out / "config.yaml").write_text((out / "config.yaml").read_text().replace(*change))
+    federation = cut_off(small_experiment(rounds=3), tmp_path)
+    config = federation.out / "config.yaml"
+    config.write_text(config.read_text().replace(*change))
     before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
     with pytest.raises(UserError, match="what the run started with"):
-        resume(out, watcher=Watching(), engine=engine_of(grid))
+        federation.resume()
     assert {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")} == before
 
 
@@ -135,5 +119,5 @@ def test_each_site_keeps_its_best_model_also_after_a_crash_and_scores_it_on_test
     data = {domain: {**scenes, "domain": domain} for domain in ("outdoor", "indoor")}
     experiment = small_experiment(data=data, rounds=3, evaluate_every=1, select="best")
     alone = run(experiment, tmp_path / "alone", watcher=Watching())
-    result, _ = crash_and_resume(experiment, tmp_path)
+    result = cut_off(experiment, tmp_path).resume()
     assert (result.split, result.clients) == ("test", alone.clients)

@@ -4,28 +4,15 @@ from dataclasses import replace
 from time import monotonic
 
 import pytest
-from federations import (
-    After,
-    PowerCutError,
-    Watching,
-    altered,
-    engine_of,
-    flower_federation,
-    perform,
-    run_over,
-    small_experiment,
-)
+from federations import Federation, PowerCutError, Watching, altered, cut_off, perform, small_experiment
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
-from fedhca2.federation.flower.deploy.superlink import Registration
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.records import STAGE, header_of
 from fedhca2.federation.flower.wait import TooFewClientsError, Wait
-from fedhca2.federation.run import resume
 from fedhca2.federation.sum_server import Sum
 from fedhca2.params import Slot
-from fedhca2.run_folder.reader import RunFiles
 
 pytestmark = pytest.mark.slow
 HOME = 3  # the number of its node
@@ -67,27 +54,6 @@ def questions(grid, node=HOME):
     return sum(query.metadata.dst_node_id == node and "experiment" in header_of(query.content) for query in queries)
 
 
-def set_up(site, **changes):
-    """Change the site's file."""
-    site.config = site.config.model_copy(update=changes)
-
-
-@pytest.mark.usefixtures("watchful")
-def test_a_site_whose_introduction_is_lost_on_its_way_joins_all_the_same(federation, lost_after, caplog):
-    lost_after(0.3)
-    grid, _, fleet = federation(deadline=20)
-    grid.deaf = {"home"}
-
-    def lose():
-        grid.lose("home")
-        grid.deaf = set()
-
-    After(grid, 2, lose)
-    fleet.gather()
-    assert "home" in fleet.profiles
-    assert "node 3 (home) has not introduced itself for" in caplog.text
-
-
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("second_is_lost", [True, False])
 def test_a_late_answer_counts_once(second_is_lost, federation, lost_after, caplog):
@@ -124,7 +90,7 @@ def test_a_site_that_answers_at_once_is_asked_once(federation):
 )
 def test_a_site_that_does_not_fit_is_asked_and_told_once_and_its_log_says_why(key, value, reason, federation, caplog):
     grid, sites, fleet = federation(min_clients=2)
-    set_up(sites["home"], **{key: value})
+    sites["home"].config = sites["home"].config.model_copy(update={key: value})
     fleet.gather()
     meet(fleet, 5)
     assert sum(message.metadata.dst_node_id == HOME for message in grid.down) == 2
@@ -137,7 +103,7 @@ def test_a_site_that_does_not_fit_is_asked_and_told_once_and_its_log_says_why(ke
 def test_a_local_federation_ends_at_once_when_its_sites_refuse_and_says_why(federation):
     _, sites, fleet = federation(await_refused=False)
     for name in ("outdoor-normals", "home"):
-        set_up(sites[name], encoders=("another",))
+        sites[name].config = sites[name].config.model_copy(update={"encoders": ("another",)})
     with pytest.raises(TooFewClientsError) as refused:
         fleet.gather()
     assert str(refused.value) == (
@@ -158,7 +124,8 @@ def test_a_site_with_another_model_is_refused_and_told_so(federation, caplog):
 def test_of_two_sites_with_one_data_set_and_other_names_of_classes_one_is_refused(tmp_path):
     """Their heads have equal shapes and mean different classes."""
     experiment = small_experiment(clients=[{"data": "outdoor", "tasks": ["semseg"], "copies": 2}])
-    _, sites, fleet = flower_federation(experiment, tmp_path, min_clients=1)
+    found = Federation(experiment, tmp_path)
+    sites, fleet = found.sites, found.fleet(min_clients=1)
     unnamed = {name: replace(profile, classes={}) for name, profile in fleet.registry.expected.items()}
     fleet.registry.expected = unnamed  # as of an experiment that only has their number
     first, second = sites
@@ -182,13 +149,9 @@ def test_a_site_that_comes_back_with_other_images_is_refused(federation):
 
 
 def test_also_after_the_run_was_resumed(experiment, tmp_path):
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    with pytest.raises(PowerCutError):
-        run_over(grid, experiment, tmp_path / "run", Watching(fails_in=1))
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    grid.replace("home", lambda app: altered({"samples": 10**9}, app, "query"))
-    result = resume(tmp_path / "run", watcher=Watching(), engine=engine_of(grid, min_clients=2))
-    assert "as before in this run, got 1000000000" in result.missing["home"]
+    found = cut_off(experiment, tmp_path)
+    found.grid.replace("home", lambda app: altered({"samples": 10**9}, app, "query"))
+    assert "as before in this run, got 1000000000" in found.resume(min_clients=2).missing["home"]
 
 
 def test_a_site_that_introduces_itself_with_the_key_of_another_is_refused(federation):
@@ -284,29 +247,12 @@ def test_what_a_site_said_before_it_restarted_does_not_count(federation):
     assert "home" not in fleet.registry.known
 
 
-@pytest.mark.usefixtures("watchful")
-@pytest.mark.parametrize("what", ["question", "order"])
-def test_what_flower_does_not_accept_is_sent_again(what, federation, monkeypatch):
-    grid, _, fleet = federation(deadline=20)
-    if what == "order":
-        fleet.gather()
-    push, expired = grid.push_messages, iter([ObjectPushError("object", 1, "session")])
-
-    def expiring(messages):
-        if error := next(expired, None):
-            raise error
-        return push(messages)
-
-    monkeypatch.setattr(grid, "push_messages", expiring)
-    fleet.gather()
-    assert len(perform(fleet)) == 3
-
-
 @pytest.mark.usefixtures("hasty", "watchful")
 def test_nobody_is_asked_while_sites_add_up(tmp_path, monkeypatch):
     monkeypatch.setattr("fedhca2.federation.flower.fleet.GRACE_S", 0.1)
     experiment = small_experiment(method={"name": "fedper"}, rounds=1, secure_aggregation={})
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    federation = Federation(experiment, tmp_path)
+    grid, fleet = federation.grid, federation.fleet(min_clients=2)
     grid.deaf = {"home"}
     fleet.gather()
     replies = perform(fleet)
@@ -317,18 +263,16 @@ def test_nobody_is_asked_while_sites_add_up(tmp_path, monkeypatch):
 
 
 def test_an_eviction_that_ends_a_run_is_written(tmp_path):
-    experiment = small_experiment(rounds=1)
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    federation = Federation(small_experiment(rounds=1), tmp_path)
     key = public_key_to_bytes(generate_key_pairs()[1])
-    home = Registration(3, "home", key, "2026-11-16T04:00:00+00:00", "")
-    found = [home]
+    home = NodeInfo(node_id=3, name="home", public_key=key, registered_at="2026-11-16T04:00:00+00:00")
 
     class Evicting(Watching):
         def aggregated(self, *_):
-            found[0] = replace(home, evicted="2026-11-16T05:00:00+00:00")
+            home.unregistered_at = "2026-11-16T05:00:00+00:00"
             raise PowerCutError
 
     with pytest.raises(PowerCutError):
-        run_over(grid, experiment, tmp_path / "run", Evicting(), look=lambda: found)
-    events = [event["event"] for event in RunFiles(tmp_path / "run").events]
+        federation.run(Evicting(), look=lambda: [home])
+    events = [event["event"] for event in federation.events]
     assert (events.count("registered"), events.count("evicted")) == (1, 1)

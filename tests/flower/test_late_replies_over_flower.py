@@ -1,9 +1,9 @@
 """A site that misses rounds: its reply joins a later round, as with a simulated delay in one process."""
 
 import pytest
-from federations import PowerCutError, engine_of, flower_federation, is_order, run_over, small_experiment
+from federations import Federation, PowerCutError, is_order, small_experiment
 
-from fedhca2.federation.run import resume, run
+from fedhca2.federation.run import run
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher
 
@@ -44,23 +44,22 @@ def assert_late_once(out):
 
 
 def test_simulated_delays_are_the_same_over_flower(tmp_path, simulated):
-    grid, _, _ = flower_federation(DELAYED, tmp_path / "sites")
-    assert run_over(grid, DELAYED, tmp_path / "run").clients == simulated
+    assert Federation(DELAYED, tmp_path).run().clients == simulated
 
 
 def test_a_site_that_misses_two_rounds_counts_in_the_third(tmp_path, simulated):
-    grid, _, _ = flower_federation(OPEN, tmp_path / "sites")
-    found = run_over(grid, OPEN, tmp_path / "run", Slow(grid))
-    assert_late_once(tmp_path / "run")
-    assert found.clients == simulated
-    assert len([*filter(is_order, grid.down)]) == 3 * 3 - 2 + 3  # the slow site gets one for three rounds, all the last
+    found = Federation(OPEN, tmp_path)
+    assert found.run(Slow(found.grid)).clients == simulated
+    assert_late_once(found.out)
+    assert (
+        len([*filter(is_order, found.grid.down)]) == 3 * 3 - 2 + 3
+    )  # the slow site gets one for three rounds, all the last
 
 
 def test_a_server_that_crashes_while_a_site_is_late_asks_it_again(tmp_path, simulated):
-    grid, _, _ = flower_federation(OPEN, tmp_path / "sites")
+    found = Federation(OPEN, tmp_path)
     with pytest.raises(PowerCutError):
-        run_over(grid, OPEN, tmp_path / "run", Slow(grid, fails_in=1))
-    grid, _, _ = flower_federation(OPEN, tmp_path / "sites")
-    found = resume(tmp_path / "run", watcher=Slow(grid), engine=engine_of(grid))
-    assert_late_once(tmp_path / "run")
-    assert found.clients == simulated
+        found.run(Slow(found.grid, fails_in=1))
+    found = Federation(OPEN, tmp_path)
+    assert found.resume(Slow(found.grid)).clients == simulated
+    assert_late_once(found.out)

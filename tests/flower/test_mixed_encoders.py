@@ -2,17 +2,9 @@
 
 import pytest
 import torch
-from federations import (
-    assert_equal,
-    crash_and_resume,
-    flower_federation,
-    in_memory,
-    models_of,
-    run_over,
-    small_experiment,
-)
+from federations import Federation, assert_as_in_one_process, cut_off, in_memory, small_experiment
 
-from fedhca2.deployment.trained import Trained, evaluate
+from fedhca2.deployment.trained import Trained
 from fedhca2.federation.flower.deploy.consent import expected_profile
 from fedhca2.federation.flower.records import decode_profile, encode_profile, header_of
 from fedhca2.federation.run import run
@@ -56,10 +48,8 @@ def exchanging():
 
 @pytest.mark.parametrize("experiment", [mixed(), adapted(), exchanging()], ids=["encoders", "adapters", "interaction"])
 def test_a_run_over_flower_that_crashed_equals_a_run_in_process(experiment, tmp_path):
-    wanted, scores = in_memory(experiment)
-    result, sites = crash_and_resume(experiment, tmp_path)
-    assert result.clients == scores
-    assert_equal(models_of(sites), wanted)
+    found = cut_off(experiment, tmp_path)
+    assert_as_in_one_process(found, found.resume())
 
 
 def test_a_site_with_another_frozen_backbone_is_refused():
@@ -74,10 +64,9 @@ def test_a_site_with_another_frozen_backbone_is_refused():
 def test_sums_without_rows_give_the_same_decoders(method, tmp_path):
     settings = {"method": method, "rounds": 1}
     wanted, _ = in_memory(mixed(**settings))
-    secure = mixed(**settings, secure_aggregation={"sketch": 1024})
-    grid, sites, _ = flower_federation(secure, tmp_path / "sites")
-    run_over(grid, secure, tmp_path / "run")
-    found, held = sites["home"].client, wanted["home"]
+    secure = Federation(mixed(**settings, secure_aggregation={"sketch": 1024}), tmp_path)
+    secure.run()
+    found, held = secure.sites["home"].client, wanted["home"]
     for name, tensor in found.personal.model.slots()[Slot("decoder", "depth")].items():
         torch.testing.assert_close(tensor, held[f"decoders.depth.{name}"], rtol=1e-4, atol=1e-5)
 
@@ -97,8 +86,3 @@ def test_no_encoder_crosses_that_nobody_shares(done):
 def test_a_page_shows_the_encoders_that_were_mixed(done, tmp_path):
     page = write_page([RunFiles(done)], tmp_path / "page.html").read_text()
     assert "cosine-encoder" in page
-
-
-def test_a_runs_models_are_scored_again(done):
-    before = RunFiles(done).outcome.clients
-    assert evaluate(done, lambda client: None).clients == before

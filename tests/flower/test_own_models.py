@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from federations import PowerCutError, Watching, assert_equal, engine_of, in_memory, models_of, run_over
+from federations import PowerCutError, Watching, assert_equal, engine_of, in_memory, run_over
 from in_process_grid import InProcessGrid
 from typer.testing import CliRunner
 
@@ -63,7 +63,7 @@ def test_it_is_the_same_over_flower_and_after_a_crash(tmp_path):
         run_over(grid()[0], sensors(), tmp_path / "run", Watching(fails_in=1))
     again, sites = grid()
     assert resume(tmp_path / "run", watcher=Watching(), engine=engine_of(again)).clients == scores
-    assert_equal(models_of(sites), wanted)
+    assert_equal({name: site.client.personal.model.state_dict() for name, site in sites.items()}, wanted)
 
 
 @pytest.mark.parametrize("part", ["Temporal", "Pool", "Line"])
@@ -110,12 +110,6 @@ def test_its_readings_are_checked_and_not_painted():
 
 FAULTS = {
     "another shape": ("(SENSORS, READINGS)", "(SENSORS, 32)", r"data\.press: train\[\d+\]: 'input': expected 3×32"),
-    "no numbers": (
-        "self.readings[index],",
-        "self.readings[index] * np.nan,",
-        r"data\.press: train\[\d+\]: 'input': expected finite",
-    ),
-    "another name": ('{"input": ', '{"reading": ', r"data\.press: train\[\d+\]: expected 'input'"),
     "a decoder's width": (
         "sum(channels), width)",
         "sum(channels), width + 1)",

@@ -1,10 +1,9 @@
 """What a run over Flower records: who was late, away, failed or refused, its baseline, the privacy it spent."""
 
-import json
 from io import StringIO
 
 import pytest
-from federations import altered, failing, flower_federation, in_memory, is_order, run_over, small_experiment
+from federations import Federation, altered, failing, in_memory, is_order, small_experiment
 from rich.console import Console
 
 from fedhca2.cli.run import conclude
@@ -23,7 +22,7 @@ OUTDOOR = {"data": "outdoor", "split": ["semseg", "normals"]}
 
 
 class Joining(Watcher):
-    """Lets nodes join after the first round."""
+    """Lets nodes join after the first round, and take part from then on."""
 
     def __init__(self, grid, nodes):
         self.grid, self.nodes = grid, nodes
@@ -33,28 +32,23 @@ class Joining(Watcher):
             self.grid.apps.update(self.nodes)
 
 
-def events(out):
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
     """A run with a site that is late, one that fails, one that is refused and one that is offline."""
-    folder = tmp_path_factory.mktemp("record")
     indoor = {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 6, "val": 1}
     outdoor = indoor | {"domain": "outdoor", "train": 4}
     experiment = small_experiment(data={"indoor": indoor, "outdoor": outdoor}, clients=[OUTDOOR, *HOMES], rounds=1)
-    grid, sites, _ = flower_federation(experiment, folder / "sites")
-    sites["house"].config = sites["house"].config.model_copy(update={"tasks": ("depth",)})
-    grid.leave("hut")
-    grid.silent = {"outdoor-normals"}
-    grid.replace("home", lambda app: failing(app, is_order))
-    run_over(grid, experiment, folder / "run", deadline=3, min_clients=1, retries=0)
-    return folder / "run"
+    found = Federation(experiment, tmp_path_factory.mktemp("record"))
+    found.set_up("house", tasks=("depth",))
+    found.grid.leave("hut")
+    found.grid.silent = {"outdoor-normals"}
+    found.grid.replace("home", lambda app: failing(app, is_order))
+    found.run(deadline=3, min_clients=1, retries=0)
+    return found
 
 
 def test_a_round_names_the_sites_that_were_late_away_failed_and_refused(record):
-    away = next(event["refused"] for event in events(record) if event["event"] == "round")
+    away = next(event["refused"] for event in record.events if event["event"] == "round")
     assert away["outdoor-normals"] == "no reply in time"
     assert away["hut"] == "offline"
     assert "the disk is full" in away["home"]
@@ -62,28 +56,26 @@ def test_a_round_names_the_sites_that_were_late_away_failed_and_refused(record):
 
 
 def test_the_page_names_them_too(record):
-    assert {"outdoor-normals", "hut", "home", "house"} <= {each.client for each in left_out(RunFiles(record))}
+    assert {"outdoor-normals", "hut", "home", "house"} <= {each.client for each in left_out(RunFiles(record.out))}
 
 
 @pytest.fixture(scope="module", params=[{}, {"[/red]": {"rmse": 1.0}}, {"depth": {}, "normals": {}}, [[]]])
 def spoilt(request, tmp_path_factory):
     """A run in which a site reports scores after the last round that it was not asked for."""
-    folder = tmp_path_factory.mktemp("spoilt")
-    experiment = small_experiment(rounds=1)
-    grid, _, _ = flower_federation(experiment, folder / "sites")
+    found = Federation(small_experiment(rounds=1), tmp_path_factory.mktemp("spoilt"))
 
     def change(asked, _):
         return {"metrics": request.param} if asked["order"]["finish"] else {}
 
-    grid.replace("home", lambda app: altered(change, app, "train"))
-    return folder / "run", run_over(grid, experiment, folder / "run")
+    found.grid.replace("home", lambda app: altered(change, app, "train"))
+    return found, found.run()
 
 
 def test_scores_that_are_refused_lose_nobody_elses_and_are_not_logged(spoilt):
-    out, result = spoilt
+    found, result = spoilt
     assert list(result.clients) == ["outdoor-semseg", "outdoor-normals"]
     assert list(result.missing) == ["home"]
-    final = [event for event in events(out) if event.get("round") == 1]
+    final = [event for event in found.events if event.get("round") == 1]
     assert {event["client"] for event in final if event["event"] in ("metric", "client")} == {
         "outdoor-semseg",
         "outdoor-normals",
@@ -91,50 +83,36 @@ def test_scores_that_are_refused_lose_nobody_elses_and_are_not_logged(spoilt):
 
 
 def test_the_page_and_the_console_name_the_client_without_scores(spoilt):
-    out, result = spoilt
+    found, result = spoilt
     console = Console(file=StringIO(), width=200)
-    conclude(console, result, out)
+    conclude(console, result, found.out)
     assert "home has no final scores: " in console.file.getvalue()
-    assert left_out(RunFiles(out))[-1].client == "home"
-    assert "home" in (out / "report.html").read_text()
+    assert left_out(RunFiles(found.out))[-1].client == "home"
+    assert "home" in (found.out / "report.html").read_text()
 
 
 def test_what_a_refused_reply_says_is_not_logged(tmp_path):
-    experiment = small_experiment(rounds=1)
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    found = Federation(small_experiment(rounds=1), tmp_path)
     spoil = {"losses": {"depth": 1.0}, "seconds": "[/]"}
-    grid.replace("home", lambda app: altered(spoil, app, "train"))
-    run_over(grid, experiment, tmp_path / "run")
-    assert "home" not in {e["client"] for e in events(tmp_path / "run") if e["event"] in ("loss", "metric", "client")}
-
-
-@pytest.mark.usefixtures("watchful")
-def test_a_site_that_joins_after_the_start_takes_part_from_then_on(tmp_path):
-    experiment = small_experiment(rounds=3)
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    late = grid.leave("home")
-    run_over(grid, experiment, tmp_path / "run", Joining(grid, late), min_clients=2)
-    taken = [e["round"] for e in events(tmp_path / "run") if e["event"] == "client" and e["client"] == "home"]
-    assert taken == [2, 3]
+    found.grid.replace("home", lambda app: altered(spoil, app, "train"))
+    found.run()
+    assert "home" not in {e["client"] for e in found.events if e["event"] in ("loss", "metric", "client")}
 
 
 def test_a_baseline_is_trained_along(tmp_path):
     experiment = small_experiment(rounds=1, baseline=True)
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    result = run_over(grid, experiment, tmp_path / "run")
-    assert result.baseline == in_memory(experiment.with_method("local"))[1]
+    assert Federation(experiment, tmp_path).run().baseline == in_memory(experiment.with_method("local"))[1]
 
 
 @pytest.fixture(scope="module")
 def noised(tmp_path_factory):
     """The result of a run with noise in which one site missed two rounds, and its sites."""
-    folder = tmp_path_factory.mktemp("noised")
     experiment = small_experiment(rounds=3, privacy={"clip": 1.0, "noise": 2.0})
-    grid, sites, _ = flower_federation(experiment, folder / "sites")
-    late = grid.leave("home")
+    found = Federation(experiment, tmp_path_factory.mktemp("noised"))
+    late = found.grid.leave("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
-        return run_over(grid, experiment, folder / "run", Joining(grid, late), min_clients=2), sites
+        return found.run(Joining(found.grid, late), min_clients=2), found.sites
 
 
 def test_the_coordinator_counts_the_updates_that_each_site_has_sent_as_the_site_does(noised):
@@ -157,33 +135,30 @@ def test_the_result_has_the_epsilon_of_the_site_that_sent_most_which_dp_accounti
 @pytest.fixture(scope="module")
 def diagnosed(tmp_path_factory):
     """A run with diagnostics, and sites that tell all scores, the final ones alone, and noised ones."""
-    folder = tmp_path_factory.mktemp("diagnosed")
-    experiment = small_experiment(diagnostics={"every": 1})
-    grid, sites, _ = flower_federation(experiment, folder / "sites")
-    told = {"outdoor-semseg": SiteScores(send="all"), "home": SiteScores(send="all", noise=2.0)}
-    for name, scores in told.items():
-        sites[name].config = sites[name].config.model_copy(update={"scores": scores})
-    run_over(grid, experiment, folder / "run")
-    run(experiment, folder / "here", watcher=Watcher())
-    return folder
+    found = Federation(small_experiment(diagnostics={"every": 1}), tmp_path_factory.mktemp("diagnosed"))
+    found.set_up("outdoor-semseg", scores=SiteScores(send="all"))
+    found.set_up("home", scores=SiteScores(send="all", noise=2.0))
+    found.run()
+    return found
 
 
-def effects(out):
-    return {
-        (event["round"], event["client"]): (event["before"], event["after"])
-        for event in events(out)
-        if event["event"] == "effect"
-    }
+def effects(events):
+    return {(e["round"], e["client"]): (e["before"], e["after"]) for e in events if e["event"] == "effect"}
 
 
-def test_sites_that_tell_their_scores_say_what_rows_did_to_their_losses_as_one_process_measures_it(diagnosed):
-    found, here = effects(diagnosed / "run"), effects(diagnosed / "here")
-    assert found == {key: here[key] for key in [(1, "outdoor-semseg"), (2, "outdoor-semseg"), (2, "outdoor-normals")]}
+def test_sites_that_tell_their_scores_say_what_rows_did_to_their_losses_as_one_process_measures_it(diagnosed, tmp_path):
+    run(diagnosed.experiment, tmp_path / "here", watcher=Watcher())
+    here = effects(RunFiles(tmp_path / "here").events)
+    told = [(1, "outdoor-semseg"), (2, "outdoor-semseg"), (2, "outdoor-normals")]
+    assert effects(diagnosed.events) == {key: here[key] for key in told}
+
+
+def declined(found):
+    return [(e["round"], e["client"], e["why"]) for e in found.events if e["event"] == "declined"]
 
 
 def test_losses_that_stay_at_a_site_are_named(diagnosed):
-    found = [event for event in events(diagnosed / "run") if event["event"] == "declined"]
-    assert [(event["round"], event["client"], event["why"]) for event in found] == [
+    assert declined(diagnosed) == [
         (1, "outdoor-normals", "losses stay at the site: it sends final (scores in site.yaml)"),
         (1, "home", "losses stay at the site: noise does not cover them"),
         (2, "home", "losses stay at the site: noise does not cover them"),
@@ -191,47 +166,44 @@ def test_losses_that_stay_at_a_site_are_named(diagnosed):
 
 
 def test_no_update_goes_to_another_to_be_measured_and_the_page_compares_those_that_the_server_has(diagnosed):
-    assert not RunFiles(diagnosed / "run").of("transfer")
-    assert [figure.id for figure in transfer_figures(RunFiles(diagnosed / "run"))] == ["transfer-gains", "pairs"]
+    files = RunFiles(diagnosed.out)
+    assert not files.of("transfer")
+    assert [figure.id for figure in transfer_figures(files)] == ["transfer-gains", "pairs"]
 
 
 @pytest.fixture(scope="module")
 def reserved(tmp_path_factory):
     """A run that asks for heads and for scores in each round, with one site that keeps its heads and one its scores."""
-    folder = tmp_path_factory.mktemp("reserved")
     experiment = small_experiment(evaluate_every=1, method={"name": "fedhca2", "head": {"kind": "group_mean"}})
-    grid, sites, _ = flower_federation(experiment, folder / "sites")
-    changes = {"home": {"scores": SiteScores(send="none")}, "outdoor-normals": {"share": ("encoder", "decoder")}}
-    for name, change in changes.items():
-        sites[name].config = sites[name].config.model_copy(update=change)
-    run_over(grid, experiment, folder / "run", min_clients=2)
-    return folder / "run"
+    found = Federation(experiment, tmp_path_factory.mktemp("reserved"))
+    found.set_up("home", scores=SiteScores(send="none"))
+    found.set_up("outdoor-normals", share=("encoder", "decoder"))
+    return found, found.run(min_clients=2)
 
 
 def test_a_site_that_refuses_heads_is_named_with_the_key_that_would_allow_them(reserved):
-    refused = [event["refused"] for event in events(reserved) if event["event"] == "round"]
+    refused = [event["refused"] for event in reserved[0].events if event["event"] == "round"]
     why = "failed: this site does not allow it (share in site.yaml); its log says more"
     assert refused == [{"outdoor-normals": why}] * 2
 
 
 def test_scores_that_stay_at_a_site_are_named(reserved):
-    declined = [event for event in events(reserved) if event["event"] == "declined"]
-    assert [(event["round"], event["client"], event["why"]) for event in declined] == [
+    assert declined(reserved[0]) == [
         (1, "outdoor-semseg", "scores stay at the site: it sends final (scores in site.yaml)"),
         (1, "home", "scores stay at the site: it sends none (scores in site.yaml)"),
     ]
 
 
 def test_a_site_that_tells_no_scores_is_missing_from_the_results_alone(reserved):
-    result = json.loads((reserved / "result.json").read_text())
-    assert list(result["clients"]) == ["outdoor-semseg"]
-    assert result["missing"]["home"] == "scores stay at the site: it sends none (scores in site.yaml)"
-    updates = [event["client"] for event in events(reserved) if event["event"] == "loss" and event["round"] == 1]
+    found, result = reserved
+    assert list(result.clients) == ["outdoor-semseg"]
+    assert result.missing["home"] == "scores stay at the site: it sends none (scores in site.yaml)"
+    updates = [event["client"] for event in found.events if event["event"] == "loss" and event["round"] == 1]
     assert set(updates) == {"home", "outdoor-semseg"}
 
 
 def test_the_page_says_what_sites_declined(reserved):
-    *_, table = reasons_tables(RunFiles(reserved))
+    *_, table = reasons_tables(RunFiles(reserved[0].out))
     assert ["home", "2", "scores stay at the site: it sends none (scores in site.yaml)"] in [
         [cell.text for cell in row] for row in table.rows
     ]

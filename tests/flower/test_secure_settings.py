@@ -15,9 +15,8 @@ SUMS = {"local", "fedavg", "fedprox", "fedper", "fedrep", "ditto", "fedbabu", "f
 SUMS |= {"fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedavg_ft", "fedper_ft", "fedbn", "fednova", "scaffold"}
 SKETCHES = {"matfl", "cagrad", "pcgrad", "upgrad", "dualproj", "fedexp", "feddyn"}
 REASONS = {
-    **dict.fromkeys(
-        ("fedamp", "matfl_voting", "fedpull", "fedhca2", "colnet", "pfedgraph"), "puts a row in several sums"
-    ),
+    **dict.fromkeys(("fedamp", "matfl_voting", "fedpull", "fedhca2"), "puts a row in several sums"),
+    **dict.fromkeys(("colnet", "pfedgraph"), "puts a row in several sums"),
     **dict.fromkeys(("mgda", "imtl_g", "aligned_mtl", "nash_mtl", "fairgrad"), "give one row nearly all the weight"),
     **dict.fromkeys(("krum", "multi_krum", "geometric_median", "norm_clipping"), "must see the rows"),
     "model_stock": "compares rows tensor by tensor",
@@ -81,14 +80,9 @@ def test_inner_products_of_sketches_are_those_of_rows_on_average_and_as_near_as_
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 3000, generator=rng).double()
     y = x + y
-    found = torch.tensor(
-        [
-            float(
-                Sketcher(256, seed).sketch(x, ENCODER, 0).double() @ Sketcher(256, seed).sketch(y, ENCODER, 0).double()
-            )
-            for seed in range(200)
-        ]
-    )
+    sketchers = [Sketcher(256, seed) for seed in range(200)]
+    sketches = [(each.sketch(x, ENCODER, 0).double(), each.sketch(y, ENCODER, 0).double()) for each in sketchers]
+    found = torch.stack([one @ other for one, other in sketches])
     deviation = float((x.norm() ** 2 * y.norm() ** 2 + (x @ y) ** 2) / 256) ** 0.5
     assert abs(float(found.mean() - x @ y)) < 5 * deviation / 200**0.5
     assert found.std() < 1.2 * deviation

@@ -6,7 +6,7 @@ import tomllib
 from importlib import import_module
 
 import pytest
-from federations import flower_federation, in_memory, small_experiment
+from federations import Federation, in_memory, small_experiment
 from flwr.app import Context, RecordDict
 
 from fedhca2.errors import UserError
@@ -25,9 +25,8 @@ def test_flower_s_server_app_has_the_scores_of_one_process(tmp_path):
     write_app(tmp_path / "app")
     bundle = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     config = bundle["config"] | {"experiment": str(tmp_path / "small.yaml"), "out": str(tmp_path / "run")}
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
     module, _, name = bundle["components"]["serverapp"].partition(":")
-    getattr(import_module(module), name)(grid, Context(1, 0, {}, RecordDict(), config))
+    getattr(import_module(module), name)(Federation(experiment, tmp_path).grid, Context(1, 0, {}, RecordDict(), config))
     assert json.loads((tmp_path / "run" / "result.json").read_text())["clients"] == in_memory(experiment)[1]
 
 

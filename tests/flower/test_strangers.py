@@ -5,19 +5,17 @@ import re
 import socket
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
-import httpx
 import pytest
 from deployment import wait_for, warmed
 from federations import SWIN, small_experiment
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesResponse
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node as FlowerNode
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from hostile import Node, obliging
-from strangers import ANYBODY, CONTROL, FLEET, SITES, Visitor, is_refused, outcome_of, posing
+from strangers import ANYBODY, CONTROL, FLEET, PULL, PUSH, SITES, Visitor, is_refused, outcome_of, posing
 from strangers import name as object_name
 
 from fedhca2.errors import UserError
@@ -54,24 +52,18 @@ class Siege:
         for name in HONEST:
             node = Node(self.public, self.keys / "sites" / name)
             node.activate()
-            threading.Thread(target=self._take_part, args=(node, obliging(experiment, name)), daemon=True).start()
-            threading.Thread(target=self._beat, args=(node,), daemon=True).start()
+            node.serve(self._wait_with_orders(obliging(experiment, name)), self._end)
         wait_for(lambda: len(self._asked) >= 2)
-        self.nodes = {one.name: one.node for one in self.link.registrations()}
+        self.nodes = {one.name: one.node_id for one in self.link.registrations()}
 
-    def _take_part(self, node, app) -> None:
-        with suppress(httpx.HTTPError):  # when the federation is over
-            while not self._end.is_set():
-                if message := node.receive(0.2):
-                    if "order" in header_of(message.content):
-                        self._asked.append(message.metadata.run_id)
-                        self.over.wait()
-                    node.reply(message, app(message).content)
+    def _wait_with_orders(self, app):
+        def answer(message, context):
+            if "order" in header_of(message.content):
+                self._asked.append(message.metadata.run_id)
+                self.over.wait()
+            return app(message)
 
-    def _beat(self, node) -> None:
-        with suppress(httpx.HTTPError):
-            while not self._end.wait(10):
-                node.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30))
+        return answer
 
     def visitor(self, **changes) -> Visitor:
         victim = HONEST[0]
@@ -111,32 +103,32 @@ def test_a_site_is_refused(attack, siege, tell):
     assert is_refused(answer)
 
 
-@pytest.mark.parametrize("attack", [name for name in SITES if name not in ("a signature of an hour ago",)])
+@pytest.mark.parametrize("attack", [name for name in SITES if name != "a signature of an hour ago"])
 def test_a_key_that_nobody_knows_is_refused(attack, siege, tmp_path):
     make_site_keys(tmp_path / "unknown", b"")
     assert is_refused(SITES[attack](siege.visitor(key=tmp_path / "unknown" / "node.key", node=1)))
 
 
 def test_refusals_are_in_the_log_with_the_node_and_the_reason(siege):
-    siege.site().post(f"{FLEET}/push-messages", posing(siege.site()))
-    line = rf"refused {HOSTILE} \(node {siege.nodes[HOSTILE]}\), POST {FLEET}/push-messages: sender: expected"
+    siege.site().post(PUSH, posing(siege.site()))
+    line = rf"refused {HOSTILE} \(node {siege.nodes[HOSTILE]}\), POST {PUSH}: sender: expected"
     assert re.search(line, siege.log())
 
 
 def test_an_answer_whose_objects_are_in_another_tree_is_refused_and_its_site_named(siege):
     """A SuperLink would never release the objects below, or would wait for them before it hands out an order."""
-    site, path = siege.site(), f"{FLEET}/push-messages"
+    site = siege.site()
     with Node(siege.public, siege.keys / "sites" / HOSTILE) as node:
         request = PullMessagesRequest(node=node.node)
         found = wait_for(lambda: (pulled := node.client.PullMessages(request)).messages_list and pulled)
         order = found.message_object_trees[0]
         own = ObjectTree(object_id=object_name("own"), children=[ObjectTree(object_id=object_name("leaf"))])
         first = site.push(own, reply_to_message_id=order.object_id)
-        assert PushMessagesResponse.FromString(site.post(path, first).content).objects_to_push
+        assert PushMessagesResponse.FromString(site.post(PUSH, first).content).objects_to_push
         for leaf in (next(iterate_object_tree(order)).object_id, object_name("leaf")):
             below = ObjectTree(object_id=leaf, children=[ObjectTree(object_id=object_name("below"))])
             tree = ObjectTree(object_id=object_name(leaf), children=[below])
-            answer = site.post(path, site.push(tree, reply_to_message_id=order.object_id))
+            answer = site.post(PUSH, site.push(tree, reply_to_message_id=order.object_id))
             assert (answer.status_code, "new objects" in answer.text) == (403, True)
     assert re.search(rf"refused {HOSTILE} .*new objects", siege.log())
 
@@ -146,11 +138,11 @@ def test_the_superlink_itself_takes_an_order_of_a_site(siege):
     token = {TOKEN: operator_token((siege.keys / "secret").read_bytes())}
     with Node(siege.public, siege.keys / "sites" / HOSTILE):
         site = siege.site(address=siege.link.address, headers=token, victim=siege.nodes[HOSTILE])
-        answer = site.post(f"{FLEET}/push-messages", posing(site))
+        answer = site.post(PUSH, posing(site))
     assert PushMessagesResponse.FromString(answer.content).objects_to_push
 
 
-@pytest.mark.parametrize("path", [f"{CONTROL}/list-nodes", f"{FLEET}/pull-messages", "/health"])
+@pytest.mark.parametrize("path", [f"{CONTROL}/list-nodes", PULL, "/health"])
 def test_another_user_of_the_machine_is_refused_by_the_superlink(path, siege):
     assert siege.site(address=siege.link.address).post(path).status_code == 403
 
@@ -175,7 +167,7 @@ def test_an_operator_at_the_port_of_sites_is_told_so_in_a_line(siege, what):
 
 def test_a_node_with_its_number_from_an_earlier_superlink_is_told_to_start_anew(siege):
     """Flower's SuperNode ends on 401; on 403 it would go on asking with the old number."""
-    answer = siege.site().post(f"{FLEET}/pull-messages", PullMessagesRequest(node=FlowerNode(node_id=7)))
+    answer = siege.site().post(PULL, PullMessagesRequest(node=FlowerNode(node_id=7)))
     assert answer.status_code == 401
 
 

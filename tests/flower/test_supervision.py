@@ -5,23 +5,24 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
-from deployment import COMMAND, descendants, wait_for
+from deployment import Command, left, wait_for
 from federations import SWIN, small_experiment
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node, obliging
 
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.deploy import superlink
 from fedhca2.federation.flower.deploy.link import Link, make_keys
 from fedhca2.federation.flower.records import header_of
-from warm import Warm
 
 pytestmark = pytest.mark.slow
-SITE = "home"
+SITE, OTHER = "home", "shop"
 SITE_FILE = f"client: {SITE}\ntasks: [depth]\nstate: state\n"
 SOON = 15.0  # seconds
 LISTENING = "0A"  # in /proc/net/tcp
@@ -36,42 +37,21 @@ def experiment():
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
     folder = tmp_path_factory.mktemp("supervision") / "keys"
-    make_keys(folder, [SITE])
+    make_keys(folder, [SITE, OTHER])
     return folder
 
 
-class Command:
-    """A command, its output, and the processes that it started."""
-
-    def __init__(self, folder, *words):
-        self._output = folder / "output"
-        with self._output.open("w") as output:
-            self.process = Warm([COMMAND, "flower", *map(str, words)], cwd=folder, stdout=output, stderr=output)
-
-    @property
-    def output(self):
-        return self._output.read_text()
-
-    @property
-    def processes(self):
-        """Its process, and all that it started."""
-        return [self.process.pid, *descendants(self.process.pid)]
-
-    def listening(self, address):
-        """The number of its process that listens at an address."""
-        port = f":{int(address.rpartition(':')[2]):04X}"
-        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-        nodes = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(port) and row[3] == LISTENING}
-        return next(pid for pid in self.processes if nodes & {*map(os.readlink, Path(f"/proc/{pid}/fd").iterdir())})
-
-    def wait(self, seconds=SOON):
-        """Its exit code, and its output."""
-        return self.process.wait(seconds), self.output
+def listening(command, address):
+    """The number of a command's process that listens at an address."""
+    port = f":{int(address.rpartition(':')[2]):04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    nodes = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(port) and row[3] == LISTENING}
+    return next(pid for pid in command.processes if nodes & {*map(os.readlink, Path(f"/proc/{pid}/fd").iterdir())})
 
 
 @contextmanager
 def running(folder, *words):
-    command = Command(folder, *words)
+    command = Command(folder, "flower", *words)
     try:
         yield command
     finally:
@@ -89,12 +69,6 @@ def serving(folder, experiment, keys, *options):
         assert found is not True, command.output
         wait_for((folder / "run" / "metrics.jsonl").exists)
         yield command, *found.groups()
-
-
-def left(pids):
-    """Which of these processes have not ended. One that nobody has waited for is a zombie, Z."""
-    listed = subprocess.run(["ps", "-o", "pid=,stat=", *map(str, pids)], capture_output=True, text=True, check=False)
-    return [line for line in listed.stdout.splitlines() if "Z" not in line]
 
 
 @contextmanager
@@ -120,8 +94,8 @@ def test_a_dead_superlink_ends_the_run_at_once_and_no_site_is_blamed(experiment,
     with serving(tmp_path, experiment, keys) as (command, public, link), ExitStack() as stack:
         if in_a_round:
             assert stack.enter_context(silent_site(public, keys, experiment)).wait(SOON)
-        os.kill(command.listening(link), signal.SIGKILL)
-        code, output = command.wait()
+        os.kill(listening(command, link), signal.SIGKILL)
+        code, output = command.wait(SOON)
         assert code == 2
         assert re.search(r"error: .*SuperLink.*code -9.*resume with: fedhca2 flower serve", output), output
         assert SITE not in output.partition("error:")[2]
@@ -155,7 +129,7 @@ def test_a_command_ends_soon_when_it_is_told_to_and_leaves_nothing_behind(experi
     with started(what, tmp_path, experiment, keys) as command:
         pids = command.processes
         command.process.send_signal(number)
-        code, output = command.wait()
+        code, output = command.wait(SOON)
         hint = "resume with: fedhca2 flower serve" in output
         assert (code, hint) == (128 + number, what.startswith("serve"))
         wait_for(lambda: left(pids) == [], SOON)
@@ -189,28 +163,69 @@ def test_a_mistake_that_cannot_heal_is_an_error_in_a_line(keys, taken, tmp_path,
         (copy / "sites" / name / bad).write_text("rubbish")
     (tmp_path / "site.yaml").write_text(SITE_FILE)
     with running(tmp_path, *words.replace("KEYS", "keys").replace("TAKEN", taken).split()) as command:
-        code, output = command.wait()
+        code, output = command.wait(SOON)
     assert (code, output.count("error: "), error in output, "Traceback" in output) == (2, 1, True, False), output
 
 
-def test_coordinators_on_one_link_do_not_take_each_others_tasks(keys, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def link(keys, tmp_path_factory):
+    """A SuperLink and its proxy for several runs, started from nothing, as for a user; others here are warm."""
+    with Link(keys, "127.0.0.1:0", logs=tmp_path_factory.mktemp("link")) as found:
+        found.register([SITE, OTHER])
+        yield found
+        os.kill(found.processes["superlink"].pid, signal.SIGKILL)
+        with pytest.raises(UserError, match="code -9"):
+            found.wait()
+
+
+def is_there(node):
+    try:
+        request = SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30)
+        return node.client.SendNodeHeartbeat(request).success
+    except httpx.TransportError:
+        return False
+
+
+def test_sites_outlast_a_proxy_that_is_killed(link):
+    with Node(link.public, link.keys / "sites" / SITE) as node:
+        killed = link.processes["proxy"]
+        killed.kill()
+        killed.wait()
+        assert not is_there(node)
+        assert wait_for(lambda: is_there(node), 60)
+
+
+def test_a_site_that_was_evicted_is_let_in_no_more(link):
+    with suppress(httpx.HTTPStatusError), Node(link.public, link.keys / "sites" / OTHER) as node:
+        link.superlink.evict(OTHER)
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
+            is_there(node)
+    [evicted] = [one for one in link.superlink.registrations() if one.name == OTHER]
+    assert evicted.unregistered_at
+
+
+def test_nobody_is_evicted_who_was_not_registered(link):
+    with pytest.raises(UserError, match=r"nobody.*registered"):
+        link.superlink.evict("nobody")
+
+
+def test_coordinators_on_one_link_do_not_take_each_others_tasks(link, monkeypatch):
     runs, together = [], threading.Barrier(4)
 
     def acquire_together(*wanted, acquire=superlink.acquire, **more):
         together.wait()  # until the runs of all have started
         return acquire(*wanted, **more)
 
-    def coordinate(link):
-        with link.run() as grid:
+    def coordinate():
+        with link.superlink.run() as grid:
             runs.append(grid.run.run_id)
 
     monkeypatch.setattr(superlink, "acquire", acquire_together)
-    with Link(keys, "127.0.0.1:0", logs=tmp_path) as link:
-        threads = [threading.Thread(target=coordinate, args=[link.superlink], daemon=True) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SOON)
+    threads = [threading.Thread(target=coordinate, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SOON)
     assert len({*runs}) == len(threads)
 
 
@@ -218,7 +233,7 @@ def test_coordinators_on_one_link_do_not_take_each_others_tasks(keys, tmp_path, 
 def test_a_resumed_run_refuses_options_without_effect(experiment, keys, tmp_path, option, value):
     with serving(tmp_path, experiment, keys) as (command, *_):
         command.process.terminate()
-        command.wait()
+        command.wait(SOON)
     with running(tmp_path, "serve", tmp_path / "run", "--keys", keys, option, value) as command:
-        code, output = command.wait()
+        code, output = command.wait(SOON)
     assert (code, f"error: {option}: expected none" in output) == (2, True), output

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -69,7 +68,8 @@ def link(keys: Path, listen: str, superlink: str, database: Path | None, quota: 
     """Serve sites and runs until stopped, with a SuperLink on loopback and the proxy that sites connect to."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     options = ["--database", str(database)] if database else []
-    with exit_on_sigterm(), Link(keys, listen, superlink, quota=quota, options=options) as link:
+    signal.signal(signal.SIGTERM, exit_in_time)
+    with Link(keys, listen, superlink, quota=quota, options=options) as link:
         typer.echo(f"sites can connect to {link.public}; the SuperLink is at {link.superlink.address}", err=True)
         link.wait()
 
@@ -79,26 +79,16 @@ def site(file: Path, superlink: str, keys: Path) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     for name in ("httpx", "alembic", "flwr"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    with exit_on_sigterm():
-        config = SiteConfig.load(file)
-        try:
-            work(config, superlink, keys)
-        except (KeyboardInterrupt, SystemExit) as stopped:
-            os._exit(_exit_code(stopped))  # threads may wait for the network, and everything important is on disk
-
-
-@contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end what happens in here as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, exit_in_time)
+    signal.signal(signal.SIGTERM, exit_in_time)
+    config = SiteConfig.load(file)
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        work(config, superlink, keys)
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        os._exit(_exit_code(stopped))  # threads may wait for the network, and everything important is on disk
 
 
 def exit_in_time(*_: object, grace_s: float = 8.0) -> None:
-    """Exit cleanly, or force it if that takes too long: a library may have caught the exit and continued."""
+    """Exit cleanly at a SIGTERM, or force it if that takes too long: a library may have caught the exit."""
     code = 128 + signal.SIGTERM
     last = Timer(grace_s, os._exit, [code])
     last.daemon = True
@@ -131,34 +121,33 @@ def serve(
     note = begun.flower_note
     _refuse_idle(("overrides", "out") if note else (), "a resumed run keeps its settings and its folder")
     _refuse_idle(("listen", "quota") if superlink else (), "the link that --superlink names has its own")
-    with exit_on_sigterm():
-        experiment = begun.experiment() if note else Experiment.load(config, overrides or [])
-        folder = Path(config) if note else out or default_folder(experiment.name)
-        if note:
-            check_resumable(folder)  # before anything is stopped or started
-        names = [spec.name for spec in experiment.specs]
-        if terms.min_clients is not None and terms.min_clients > len(names):
-            raise UserError("--min-clients", f"expected at most {len(names)}, all clients, got {terms.min_clients}")
-        again = shlex.join(["fedhca2", "flower", "serve", str(folder), *_given(("config", "overrides", "out"))])
-        try:
-            with coordinator_link(superlink, keys, names, listen, quota, folder) as (link, public):
-                if public:
-                    typer.echo(f"sites can connect to {public}; the SuperLink is at {link.address}", err=as_json)
+    signal.signal(signal.SIGTERM, exit_in_time)
+    experiment = begun.experiment() if note else Experiment.load(config, overrides or [])
+    folder = Path(config) if note else out or default_folder(experiment.name)
+    if note:
+        check_resumable(folder)  # before anything is stopped or started
+    names = [spec.name for spec in experiment.specs]
+    if terms.min_clients is not None and terms.min_clients > len(names):
+        raise UserError("--min-clients", f"expected at most {len(names)}, all clients, got {terms.min_clients}")
+    again = shlex.join(["fedhca2", "flower", "serve", str(folder), *_given(("config", "overrides", "out"))])
+    try:
+        with coordinator_link(superlink, keys, names, listen, quota, folder) as (link, public):
+            if public:
+                typer.echo(f"sites can connect to {public}; the SuperLink is at {link.address}", err=as_json)
+            if note:
+                link.stop(int(note["flower_run"]))
+            with ConsoleWatcher(console) as watcher, link.run(terms.deadline) as grid:
+                engine = FlowerEngine(grid, terms, look=link.registrations)
                 if note:
-                    link.stop(int(note["flower_run"]))
-                with ConsoleWatcher(console) as watcher, link.run(terms.deadline) as grid:
-                    engine = FlowerEngine(grid, terms, look=link.registrations)
-                    if note:
-                        result = resume(folder, watcher=watcher, engine=engine)
-                    else:
-                        result = run(experiment, folder, watcher=watcher, engine=engine)
-        except (TooFewClientsError, RunEndedError, LinkLostError, httpx.HTTPError) as error:
-            hint = f"; resume with: {again}" if RunFiles(folder).begun else ""
+                    result = resume(folder, watcher=watcher, engine=engine)
+                else:
+                    result = run(experiment, folder, watcher=watcher, engine=engine)
+    except (TooFewClientsError, RunEndedError, LinkLostError, httpx.HTTPError, KeyboardInterrupt, SystemExit) as error:
+        hint = f"; resume with: {again}" if RunFiles(folder).begun else ""
+        if isinstance(error, Exception):
             raise UserError("", f"{error}{hint}") from None
-        except (KeyboardInterrupt, SystemExit) as stopped:
-            hint = f"; resume with: {again}" if RunFiles(folder).begun else ""
-            typer.echo(f"interrupted{hint}", err=True)
-            raise typer.Exit(_exit_code(stopped)) from None
+        typer.echo(f"interrupted{hint}", err=True)
+        raise typer.Exit(_exit_code(error)) from None
     conclude(console, result, folder, as_json)
 
 

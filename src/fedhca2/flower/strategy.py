@@ -255,7 +255,11 @@ class Federated(Strategy):
         for client in self.roster.nodes.values():
             layouts = self.roster.profiles[client].layouts
             encoder = {slot: layout for slot, layout in layouts.items() if slot.part in ("encoder", "encoder_norms")}
-            fitting = {slot: layout for slot, layout in encoder.items() if _part_of(given, layout) == layout}
+            fitting = {
+                slot: layout
+                for slot, layout in encoder.items()
+                if Layout.of({name: given[name] for name in layout.names if name in given}) == layout
+            }
             for layout in fitting.values():
                 rows.setdefault(layout, flatten(given, layout))
             if client not in self.numbers and fitting:
@@ -349,8 +353,3 @@ def check_suited(name: str, method: Method) -> None:
     for fault, found in faults.items():
         if found:
             raise ValueError(f"{name}: {fault}, which only fedhca2's own clients do")
-
-
-def _part_of(given: Mapping[str, Tensor], layout: Layout) -> Layout:
-    """The layout of those given tensors that another layout names."""
-    return Layout.of({name: given[name] for name in layout.names if name in given})

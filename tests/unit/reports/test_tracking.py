@@ -198,7 +198,7 @@ def test_a_run_sends_while_it_goes_on_what_it_wrote_down(tmp_path):
 def test_a_resumed_run_continues_its_run_in_mlflow(tmp_path, store):
     run, place = tmp_path / "run", f"mlflow={tmp_path / 'mlruns'}"
     with pytest.raises(CrashError), Trackers(run, [place]) as trackers:
-        run_small(small(rounds=2), run, Watchers([trackers, Silent(1, crash)]))
+        run_small(small(rounds=2), run, Watchers(trackers, Silent(1, crash)))
     assert [each.info.status for each in store.runs] == ["KILLED"]
     with Trackers(run, [place]) as trackers:
         resume_small(run, watcher=trackers)

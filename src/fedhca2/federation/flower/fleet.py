@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 import httpx
 import torch
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.grid import Grid
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from fedhca2.federation.flower import records
 from fedhca2.federation.flower.answers import Allowance, SiteAnswer
 from fedhca2.federation.flower.deploy.consent import Invitation
 from fedhca2.federation.flower.deploy.secagg_server import SecureSum, read_keys
-from fedhca2.federation.flower.deploy.superlink import Registration
+from fedhca2.federation.flower.deploy.superlink import fingerprint
 from fedhca2.federation.flower.site_registry import Request, SiteRegistry
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError, Wait, by_reason
 from fedhca2.federation.gate import MAX_NAME, Refused, plain
@@ -38,7 +39,7 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.writer import RunFolder
 
 Collect = Callable[[Experiment, str, RunFolder], None]  # copies what sites know of the named run to its folder
-Look = Callable[[], Iterable[Registration]]  # lists registrations and evictions
+Look = Callable[[], Iterable[NodeInfo]]  # lists registrations and evictions
 GRACE_S = 10.0  # for further clients to introduce themselves when there are already enough
 T = TypeVar("T")
 
@@ -273,9 +274,10 @@ class Admissions:
     def write(self) -> None:
         """Check for new registrations and evictions, and record them."""
         for one in self._look():
-            who = {"client": plain(one.name, MAX_NAME), "key": one.fingerprint, "node": str(one.node)}  # of 64 bits
-            for kind, time in ((REGISTERED, one.registered), (EVICTED, one.evicted)):
-                mark = (kind, time, who["node"])
+            key, node = fingerprint(one.public_key), str(one.node_id)  # of 64 bits
+            who = {"client": plain(one.name, MAX_NAME), "key": key, "node": node}
+            for kind, time in ((REGISTERED, one.registered_at), (EVICTED, one.unregistered_at)):
+                mark = (kind, time, node)
                 if mark not in self._written and (time or kind == REGISTERED):
                     self._written.add(mark)
                     self._folder.events.log(kind, time=time, **who)

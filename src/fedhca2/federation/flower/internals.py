@@ -71,12 +71,8 @@ def runtime_client_of(grid: "HttpGrid") -> RuntimeHttpClient:
     return grid._runtime_client
 
 
-def add_interceptor(grid: "HttpGrid", interceptor: Any) -> None:
-    """Add an interceptor as the last to see every request of a grid."""
+def take_over_requests(grid: "HttpGrid", interceptor: Any) -> None:
+    """Let an interceptor be the last to see every request of a grid, which Flower does not retry by itself any more."""
     client = runtime_client_of(grid)
     client._interceptors = (*client._interceptors, interceptor)
-
-
-def try_once(grid: "HttpGrid") -> None:
-    """Disable Flower's own retries of requests."""
     grid._retry_invoker.max_tries = 1

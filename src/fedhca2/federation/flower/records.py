@@ -150,7 +150,7 @@ def encode_orders(orders: Mapping[str, Order], wire: Wire, headers: Mapping[str,
 
     def data(order: Order) -> Header:
         deliveries = deliveries_as_data(order.deliveries, lambda row: positions[row.data_ptr()])
-        return {**_values(order), "deliveries": deliveries, "upload": dict(order.upload)}
+        return {**vars(order), "deliveries": deliveries, "upload": dict(order.upload)}
 
     return {
         client: pack({**headers.get(client, {}), "order": data(order)}, arrays[client])
@@ -172,10 +172,8 @@ def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
     unknown = [slot for slot in map(Slot.parse, header["deliveries"]) if slot not in layouts]
     if unknown:
         raise MalformedMessageError(f"deliveries: expected {', '.join(map(str, layouts))}, got {unknown[0]}")
-    deliveries = deliveries_from_data(header["deliveries"], row)
-    values: Header = {each.name: header[each.name] for each in fields(Order)}
-    values |= {each.name: bool(header[each.name]) for each in fields(Order) if each.type is bool}
-    return Order(**{**values, "deliveries": deliveries})
+    flags = {each.name: bool(header[each.name]) for each in fields(Order) if each.type is bool}
+    return Order(header["round"], deliveries_from_data(header["deliveries"], row), upload=header["upload"], **flags)
 
 
 def encode_reply(reply: Reply, wire: Wire, **header: Any) -> RecordDict:
@@ -214,7 +212,7 @@ def encode_profile(profile: Profile) -> RecordDict:
 def profile_as_data(profile: Profile) -> Header:
     """Convert a profile to JSON data, as it arrives."""
     layouts = {str(slot): (layout.names, layout.shapes) for slot, layout in profile.layouts.items()}
-    data: Header = json.loads(json.dumps({**_values(profile), "layouts": layouts}))
+    data: Header = json.loads(json.dumps({**vars(profile), "layouts": layouts}))
     return data
 
 
@@ -271,8 +269,3 @@ def _layout(
     if any(size < 0 for size in sizes) or not 0 < layout.numel <= max_values:
         raise ValueError(f"expected 1 to {max_values} values")
     return layout
-
-
-def _values(message: Order | Profile) -> Header:
-    """The values of a message by field."""
-    return {each.name: getattr(message, each.name) for each in fields(message)}

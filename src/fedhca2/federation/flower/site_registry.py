@@ -9,9 +9,9 @@ only the node that it was sent to learns it.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from secrets import token_hex
 from time import monotonic, sleep
@@ -31,6 +31,8 @@ from fedhca2.federation.gate import MAX_NAME, Refused, plain, shown
 from fedhca2.messages import Profile
 
 NODES_EVERY = 1.0  # seconds between checks for online nodes
+ORDER, QUESTION = "train", "query"  # Flower's types of messages: a request, and the question who a node is
+Answer = SiteAnswer | Refused | Gone
 log = logging.getLogger("fedhca2.server")
 T = TypeVar("T")
 
@@ -59,9 +61,9 @@ class _Sent:
     """A message that waits for its answer."""
 
     node: int
-    name: str  # the name the node's key is registered under
-    request: bool  # True for a request, False for an introduction
+    kind: str  # ORDER or QUESTION
     allowance: Allowance
+    take: Callable[[Answer], None] | None = None  # does what its answer needs; none: nobody waits for it
 
 
 class SiteRegistry:
@@ -96,7 +98,7 @@ class SiteRegistry:
     @property
     def expects_introductions(self) -> bool:
         """Whether someone was asked to introduce itself and has not answered yet."""
-        return any(not sent.request for sent in self._waiting.values())
+        return any(sent.kind == QUESTION for sent in self._waiting.values())
 
     def deliver(
         self,
@@ -127,12 +129,10 @@ class SiteRegistry:
             lost_after = LOST_AFTER + TIMES_AS_LONG * max(took) if took and 2 * len(took) >= len(requests) else inf
             for client, request in out.items():
                 self._send(client, request, lost_after)
-            for client, answer in self._exchange(wait, invite=invite):
-                if client in out:
-                    self._take(client, out[client], answer)
+            self.meet(wait, invite=invite)
             wait.tell({client: request.state for client, request in out.items() if request.answer is None})
         if forget:
-            self._forget(request=True)
+            self._forget(ORDER)
         answers = {client: each.answer for client, each in requests.items() if each.answer is not None}
         return answers, {client: each.why for client, each in requests.items() if client not in answers}
 
@@ -148,15 +148,15 @@ class SiteRegistry:
             fault = "%s has not answered for %.0f s, and gets its order again: it may be lost"
             log.warning(fault, client, transmission.waited)
         else:
-            self._forget(number, request=True)
-        if self._push(request.content, number, "train", _Sent(number, client, True, request.allowance)):
+            self._forget(ORDER, number)
+        if self._push(request.content, _Sent(number, ORDER, request.allowance, partial(self._take, client, request))):
             transmission.give(since)
             request.why = "no reply in time"
         else:
             del self._online[number]  # until it is seen again
             request.why = "Flower did not accept its order"
 
-    def _take(self, client: str, request: Request[T], answer: SiteAnswer | Refused | Gone) -> None:
+    def _take(self, client: str, request: Request[T], answer: Answer) -> None:
         """Keep an answer, or make sure that the request is sent again."""
         if isinstance(answer, Gone):
             log.warning("%s went away, and its order waits for it: %s", client, answer.why)
@@ -170,27 +170,19 @@ class SiteRegistry:
         log.warning("%s: %s", client, outcome.why)
         request.transmission.given, request.why, request.failures = None, outcome.why, request.failures + 1
 
-    def _exchange(self, wait: Wait, *, invite: bool = True) -> Iterator[tuple[str, SiteAnswer | Refused | Gone]]:
-        """Check for nodes and answers, after a short wait; returns answers to requests, and introduces newcomers."""
+    def meet(self, wait: Wait, *, invite: bool = True) -> None:
+        """Check for nodes, introductions and answers, after a short wait."""
         sleep(max(self.terms.poll, 0.01 * len(self._waiting)))  # many sites should not keep the SuperLink busy
         self.look(invite=invite)
         for message, sent in list(self._waiting.items()):
             if message not in self._waiting:  # the node has just answered another
                 continue
             answer = self._answers.take(message, sent.node, sent.allowance, wait.end)
-            if answer is None:
-                continue
-            del self._waiting[message]
-            if sent.request:
-                self._forget(sent.node, request=True)
-                yield sent.name, answer
-            else:
-                self._introduce(sent, answer)
-
-    def meet(self, wait: Wait) -> None:
-        """Check for nodes and introductions when there are no requests."""
-        for _ in self._exchange(wait):
-            pass
+            if answer is not None and sent.take:
+                del self._waiting[message]
+                if sent.kind == ORDER:
+                    self._forget(ORDER, sent.node)
+                sent.take(answer)
 
     @property
     def refused(self) -> Mapping[str, str]:
@@ -209,30 +201,29 @@ class SiteRegistry:
         reasons = silent | dict(self.refused)
         return {name: reasons.get(name, "offline") for name in self._specs if name not in self.known}
 
-    def _push(self, content: RecordDict, node: int, kind: str, sent: _Sent | None = None) -> bool:
-        """Send a message, and wait for its answer unless it needs none; False if Flower does not accept it.
+    def _push(self, content: RecordDict, sent: _Sent) -> bool:
+        """Send a message, and wait for its answer if it needs one; False if Flower does not accept it.
 
         With its next message, the proxy lets a node send as much again, so its late answers are released now.
         """
-        self._late[node] = {message for message in self._late[node] if not self._answers.forget(message)}
+        self._late[sent.node] = {message for message in self._late[sent.node] if not self._answers.forget(message)}
         secret = token_hex(16)  # a message's name is the hash of its content
         month_s = 30 * 86400.0  # Flower's messages need an end; ours end when they are released
+        message = Message(content, sent.node, sent.kind, ttl=month_s, group_id=secret)
         try:
-            names = [*self.grid.push_messages([Message(content, node, kind, ttl=month_s, group_id=secret)])]
+            name = next(iter(self.grid.push_messages([message])), None)
         except ObjectPushError:  # it took too long, or the clock jumped
             return False
-        if not any(names):
-            return False
-        if sent:
-            self._waiting[names[0]] = sent
-        else:
-            self._late[node].add(names[0])
-        return True
+        if name and sent.take:
+            self._waiting[name] = sent
+        elif name:
+            self._late[sent.node].add(name)
+        return bool(name)
 
-    def _forget(self, node: int | None = None, *, request: bool) -> None:
-        """Stop waiting for a node's answer, or any, to a request or to the question who it is."""
+    def _forget(self, kind: str, node: int | None = None) -> None:
+        """Stop waiting for a node's answer, or any, to messages of this kind."""
         for message, sent in list(self._waiting.items()):
-            if sent.request == request and node in (None, sent.node):
+            if sent.kind == kind and node in (None, sent.node):
                 del self._waiting[message]
                 if not self._answers.forget(message):
                     self._late[sent.node].add(message)
@@ -255,50 +246,52 @@ class SiteRegistry:
             again = "node %d (%s) has not introduced itself for %.0f s, and is asked again"
             log.warning(again, number, plain(name, MAX_NAME), asked.waited)
         else:  # a returning node introduces itself again, and may have other settings
-            self._forget(number, request=False)
+            self._forget(QUESTION, number)
         if self.terms.named and name not in self._specs:
             fault = Refused(f"key: expected that of a client of the experiment, got {shown(name)}")
             asked.give(since)
             asked.close()
             self._refuse(number, plain(name, MAX_NAME), fault)
-            return
-        header = self.invitation.only_for(name).header() if self.terms.named else {}  # without keys: first, who it is
-        if self._push(pack(header), number, "query", _Sent(number, name, False, Allowance())):
+        elif self._question(number, name, self.terms.named):  # without keys: first, who it is
             asked.give(since)
 
-    def _introduce(self, sent: _Sent, answer: SiteAnswer | Refused | Gone) -> None:
+    def _question(self, node: int, name: str, invite: bool) -> bool:
+        """Ask a node to introduce itself, with the invitation of the client of this name, if it is one."""
+        header = self.invitation.only_for(name).header() if invite else {}
+        return self._push(pack(header), _Sent(node, QUESTION, Allowance(), partial(self._introduce, node, name)))
+
+    def _introduce(self, node: int, name: str, answer: Answer) -> None:
         """Accept a client, or tell its site why not."""
         if isinstance(answer, Gone | Failed):
-            log.warning("node %d did not introduce itself: %s", sent.node, answer.why)
+            log.warning("node %d did not introduce itself: %s", node, answer.why)
             return  # it is asked again as if the question were lost, so that one that always fails is asked rarely
         if isinstance(answer, SiteAnswer) and not self.terms.named and [*answer.header] == ["client"]:
             claimed = answer.header["client"]
             if isinstance(claimed, str) and claimed in self._specs:  # otherwise `_profile` refuses it
-                header = self.invitation.only_for(claimed).header()
-                self._push(pack(header), sent.node, "query", replace(sent, name=claimed))
+                self._question(node, claimed, True)
                 return
-        self._forget(sent.node, request=False)
-        self._slowest = max(self._slowest, self._asked[sent.node].waited)
-        self._asked[sent.node].close()
-        profile = answer if isinstance(answer, Refused) else self._profile(sent, answer)
+        self._forget(QUESTION, node)
+        self._slowest = max(self._slowest, self._asked[node].waited)
+        self._asked[node].close()
+        profile = answer if isinstance(answer, Refused) else self._profile(node, name, answer)
         if isinstance(profile, Refused):
-            self._refuse(sent.node, sent.name, profile)
+            self._refuse(node, name, profile)
             return
         known = {**self.known, profile.client: profile}
         self.known.clear()  # the same mapping, in the order of the experiment
         self.known.update({name: known[name] for name in self._specs if name in known})
-        self._node_of[profile.client] = sent.node
+        self._node_of[profile.client] = node
         self.claims[profile.client] = profile.samples
-        self._refused.pop(sent.node, None)
+        self._refused.pop(node, None)
         log.info("%s has joined: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
 
-    def _profile(self, sent: _Sent, answer: SiteAnswer) -> Profile | Refused:
-        """The profile of a node, if it is valid."""
-        name = sent.name if self.terms.named else answer.header.get("client")
+    def _profile(self, node: int, registered: str, answer: SiteAnswer) -> Profile | Refused:
+        """The profile of a node whose key is registered under this name, if it is valid."""
+        name = registered if self.terms.named else answer.header.get("client")
         if not isinstance(name, str) or name not in self._specs:
             return Refused(f"client: expected one of the experiment, got {shown(name)}")
-        holder = self._node_of.get(name, sent.node)
-        if holder != sent.node and (self.terms.named or holder in self._online):
+        holder = self._node_of.get(name, node)
+        if holder != node and (self.terms.named or holder in self._online):
             return Refused(f"{name} has already joined as node {holder}")
         expected = replace(self.expected[name], samples=self.claims.get(name, 0))
         profile = decode_profile(answer.header, expected, self.experiment.guard.images.get(name))
@@ -317,4 +310,4 @@ class SiteRegistry:
     def _refuse(self, node: int, name: str, fault: Refused) -> None:
         log.warning("node %d (%s) is refused: %s", node, name, fault.why)
         self._refused[node] = (name, fault.why)
-        self._push(pack({"refused": fault.why}), node, "query")
+        self._push(pack({"refused": fault.why}), _Sent(node, QUESTION, Allowance()))

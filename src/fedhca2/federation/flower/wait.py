@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import Annotated
 
 from pydantic import Field
 
@@ -22,20 +21,20 @@ log = logging.getLogger("fedhca2.server")
 class NetworkSettings(Config):
     """How long and for how many clients the server waits, the wire format of rows, and where they are kept."""
 
-    deadline: Annotated[
-        float | None, Field(gt=0, description="seconds per round, from its orders to the last reply; none: no limit")
-    ] = 3600
-    min_clients: Annotated[int | None, Field(ge=1, description="replies a round needs; by default all clients'")] = None
-    retries: Annotated[int, Field(ge=0, description="how often a failed order is repeated")] = 2
-    wire: Annotated[Wire, Field(description="wire format of rows; float32 is lossless")] = "float32"
-    spool: Annotated[bool, Field(description="keep replies in files in the run's folder until they are used")] = False
-    named: Annotated[
-        bool, Field(description="identify sites by their keys; in a simulation, which has none, by what they say")
-    ] = True
-    await_refused: Annotated[
-        bool, Field(description="wait for sites that refuse or are refused: they may come back with other settings")
-    ] = True
-    poll: Annotated[float, Field(gt=0, description="seconds between checks for replies")] = 0.2
+    deadline: float | None = Field(
+        3600, gt=0, description="seconds per round, from its orders to the last reply; none: no limit"
+    )
+    min_clients: int | None = Field(None, ge=1, description="replies a round needs; by default all clients'")
+    retries: int = Field(2, ge=0, description="how often a failed order is repeated")
+    wire: Wire = Field("float32", description="wire format of rows; float32 is lossless")
+    spool: bool = Field(False, description="keep replies in files in the run's folder until they are used")
+    named: bool = Field(
+        True, description="identify sites by their keys; in a simulation, which has none, by what they say"
+    )
+    await_refused: bool = Field(
+        True, description="wait for sites that refuse or are refused: they may come back with other settings"
+    )
+    poll: float = Field(0.2, gt=0, description="seconds between checks for replies")
 
 
 class TooFewClientsError(RuntimeError):
@@ -105,10 +104,7 @@ def by_reason(clients: Mapping[str, str], named: int = 5) -> str:
     names: dict[str, list[str]] = {}
     for name, why in clients.items():
         names.setdefault(why, []).append(name)
-    return "; ".join(f"{_first(who, named)}: {why}" for why, who in names.items())
-
-
-def _first(names: list[str], count: int) -> str:
-    if len(names) <= count + 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:count])} and {len(names) - count} others"
+    for who in names.values():
+        if len(who) > named + 1:
+            who[named - 1 :] = [f"{who[named - 1]} and {len(who) - named} others"]
+    return "; ".join(f"{', '.join(who)}: {why}" for why, who in names.items())

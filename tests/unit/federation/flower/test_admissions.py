@@ -5,18 +5,18 @@ import subprocess
 from contextlib import closing
 
 import pytest
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
 from fedhca2.federation.flower.deploy.link import make_site_keys
-from fedhca2.federation.flower.deploy.superlink import Registration
+from fedhca2.federation.flower.deploy.superlink import fingerprint
 from fedhca2.federation.flower.fleet import Admissions
 from fedhca2.run_folder.event_log import START, EventLog
 from fedhca2.run_folder.writer import RunFolder
 from small_run import small
 
 KEY = public_key_to_bytes(generate_key_pairs()[1])
-HOME = Registration(7, "home", KEY, "2026-11-16T04:00:00+00:00", "")
-GONE = Registration(7, "home", KEY, "2026-11-16T04:00:00+00:00", "2026-11-16T05:00:00+00:00")
+HOME = {"node_id": 7, "name": "home", "public_key": KEY, "registered_at": "2026-11-16T04:00:00+00:00"}
 
 
 def events(path):
@@ -31,12 +31,12 @@ def folder(tmp_path):
 
 
 def test_a_key_and_its_eviction_are_written_once(folder):
-    found = [HOME]
-    admissions = Admissions(lambda: found, folder)
+    home = NodeInfo(**HOME)
+    admissions = Admissions(lambda: [home], folder)
     admissions.write()
-    found[0] = GONE
+    home.unregistered_at = "2026-11-16T05:00:00+00:00"
     admissions.write()
-    Admissions(lambda: found, folder)
+    Admissions(lambda: [home], folder)
     assert [(event["event"], event["client"]) for event in events(folder.path)] == [
         ("registered", "home"),
         ("evicted", "home"),
@@ -44,7 +44,7 @@ def test_a_key_and_its_eviction_are_written_once(folder):
 
 
 def test_a_name_that_steers_a_terminal_is_written_plainly(folder):
-    Admissions(lambda: [Registration(7, "\x1b[2J" * 1000, KEY, "", "")], folder)
+    Admissions(lambda: [NodeInfo(**{**HOME, "name": "\x1b[2J" * 1000})], folder)
     assert "\\u001b" not in (folder.path / "metrics.jsonl").read_text()
 
 
@@ -73,4 +73,4 @@ def test_a_fingerprint_is_what_ssh_keygen_prints(tmp_path):
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except FileNotFoundError:
         pytest.skip("no ssh-keygen here")
-    assert Registration(7, "home", public_key_to_bytes(key), "", "").fingerprint in printed
+    assert fingerprint(public_key_to_bytes(key)) in printed

@@ -1,7 +1,10 @@
-"""What a site allows a server to ask for."""
+"""What a site is told, what it allows a server to ask for, and what it keeps to itself."""
+
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from fedhca2.configs import built_in_experiments
 from fedhca2.data import KINDS
@@ -30,6 +33,7 @@ EXPERIMENT = {
     "clients": [{"name": "home", "data": "rooms", "tasks": ["depth"]}],
 }
 UPLOAD = {"encoder": "updates", "decoder": "updates"}
+PARTS = ["encoder", "decoder", "head"]
 HEADS = {"name": "fedhca2", "head": {"kind": "group_mean"}}
 
 
@@ -41,8 +45,88 @@ def experiment(**changes):
     return Experiment.parse(EXPERIMENT | changes)
 
 
+def invitation(asked=None, **changes):
+    """The invitation to an experiment, with what a hostile server changed in it."""
+    told = Invitation.for_experiment(asked or experiment(), "run1").experiment
+    return Invitation("run1", {**told, **changes})
+
+
 def accept(asked, own):
-    return Invitation.for_experiment(asked, "run1").accept(own)[0]
+    return invitation(asked).accept(own)
+
+
+NYUD = {"data": {"rooms": {"kind": "nyud", "root": "/coordinator/rooms", "size": [64, 64]}}}
+WEIGHTS = {"model": {"encoder": {"weights": "/coordinator/encoder.pt"}}}
+TWO = {
+    "data": {**NYUD["data"], "street": {"kind": "scenes", "domain": "outdoor"}},
+    "clients": [*EXPERIMENT["clients"], {"data": "street", "split": ["semseg"]}],
+}
+
+
+def test_no_path_of_the_coordinator_is_sent():
+    assert "/coordinator" not in str(invitation(experiment(**NYUD, **WEIGHTS)).header())
+
+
+def test_the_invitation_of_a_site_is_accepted_as_the_whole_one_with_its_own_folder():
+    whole, own = invitation(experiment(**TWO, metrics={"depth": "rmse"})), site(data={"root": "/site/rooms"})
+    accepted = whole.only_for("home").accept(own)
+    assert accepted == whole.accept(own)
+    assert accepted.data["rooms"].root == Path("/site/rooms")
+
+
+def test_a_method_by_path_crosses_by_its_name_and_runs_from_the_sites_own_file(tmp_path):
+    folders = [tmp_path / "jane", tmp_path / "site"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "my_method.py").write_text("from fedhca2.methods import METHODS\nMINE = METHODS['fedper']\n", "utf-8")
+    asked = experiment(method=f"{folders[0]}/my_method.py:MINE")
+    assert invitation(asked).only_for("home").experiment["method"]["name"] == "my_method.py:MINE"
+    with pytest.raises(UserError, match=r"\(methods in site\.yaml\)"):
+        accept(asked, site())
+    accepted = accept(asked, site(methods=[f"{folders[1]}/my_method.py:MINE"]))
+    assert accepted.method_name == f"{folders[1]}/my_method.py:MINE"
+
+
+def test_a_site_uses_its_own_weights_or_says_that_it_has_none(tmp_path):
+    accepted = accept(experiment(**WEIGHTS), site(weights=tmp_path / "own.pt"))
+    assert accepted.model.encoder.weights == str(tmp_path / "own.pt")
+    with pytest.raises(UserError, match=r"none, scenes \(weights in site\.yaml\), got 'own'"):
+        accept(experiment(**WEIGHTS), site())
+
+
+NOISY, NOISIER = {"clip": 1.0, "noise": 0.5}, {"clip": 0.1, "noise": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "own", "stricter"),
+    [
+        ({}, NOISY, NOISY),
+        ({"clip": 9.0, "noise": 0.1}, NOISY, NOISY),
+        (NOISIER, NOISY, NOISIER),
+        (NOISIER, {}, NOISIER),
+    ],
+)
+def test_of_the_bounds_of_site_and_server_the_stricter_ones_hold(theirs, own, stricter):
+    accepted = accept(experiment(privacy=theirs, guard={"reach": 0}), site(privacy=own))
+    assert {"clip": accepted.privacy.clip, "noise": accepted.privacy.noise} == stricter
+
+
+def test_more_noise_than_the_servers_guard_lets_through_needs_a_smaller_clip():
+    quiet = experiment(privacy={"clip": 1.0, "noise": 0.1})
+    with pytest.raises(UserError, match=r"privacy\.noise: expected guard\.noise of 0\.5 or more .* got 0\.1"):
+        accept(quiet, site(privacy=NOISY))
+    assert accept(quiet, site(privacy={"clip": 0.1, "noise": 0.5})).privacy.noise == 0.5
+
+
+def test_a_site_with_noise_of_its_own_takes_part_and_measures_no_losses():
+    diagnosed = experiment(diagnostics={"every": 1}, guard={"noise": 1.0})
+    assert accept(diagnosed, site(privacy=NOISY)).diagnostics is None
+
+
+@pytest.mark.parametrize("run", ["../x", "a/b", "", "a" * 65])
+def test_the_name_of_a_run_is_no_path(run):
+    with pytest.raises(UserError, match="letters and digits"):
+        Invitation.read({"run": run, "experiment": {}})
 
 
 def test_a_site_may_have_a_table_of_its_own(tmp_path):
@@ -54,9 +138,9 @@ def test_a_site_may_have_a_table_of_its_own(tmp_path):
         data={"ward": {**table, "file": "/elsewhere.csv"}},
         clients=[{"name": "home", "data": "ward", "tasks": ["days"]}],
     )
-    accepted, spec = Invitation.for_experiment(asked, "run1").accept(site(tasks=["days"], data=table))
-    layout = expected_profile(accepted, spec).layouts[Slot("encoder")]
-    assert layout.shapes[0] == (256, 1)
+    accepted = accept(asked, site(tasks=["days"], data=table))
+    profile = expected_profile(accepted, accepted.specs[0])
+    assert profile.layouts[Slot("encoder")].shapes[0] == (256, 1)
 
 
 def test_all_encoders_of_the_embedded_experiments_are_allowed():
@@ -72,19 +156,13 @@ def test_no_data_set_has_a_file_that_a_server_could_name(kind):
 
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {*TOLD_KINDS}))
 def test_a_data_set_that_looks_for_files_by_its_settings_is_refused(kind):
-    told = Invitation.for_experiment(experiment(), "run1").experiment
-    asked = Invitation("run1", {**told, "data": {"rooms": {"kind": kind, "columns": {"image": "/etc/passwd"}}}})
     with pytest.raises(RefusalError, match=rf"\(data\.kind in site\.yaml\), got '{kind}'"):
-        asked.accept(site())
-
-
-HUB = {"model": {"encoder": {"name": "hf-hub:eve/x", "weights": "none"}}}
+        invitation(data={"rooms": {"kind": kind, "columns": {"image": "/etc/passwd"}}}).accept(site())
 
 
 def test_an_encoder_that_a_site_has_not_listed_is_refused():
-    told = Invitation.for_experiment(experiment(), "run1").experiment
     with pytest.raises(RefusalError, match=r"\(encoders in site\.yaml\), got 'hf-hub:eve/x'"):
-        Invitation("run1", {**told, **HUB}).accept(site())
+        invitation(model={"encoder": {"name": "hf-hub:eve/x", "weights": "none"}}).accept(site())
 
 
 @pytest.mark.parametrize(
@@ -100,32 +178,27 @@ def test_what_a_site_does_not_list_stays_there(own, method, fault):
         accept(experiment(method=method), site(**own))
 
 
-def test_heads_leave_a_site_that_shares_them():
-    assert accept(experiment(method=HEADS), site(share=["encoder", "decoder", "head"])).resolved_method.head
-
-
 def test_timms_weights_are_those_on_the_sites_disk():
     asked = experiment(model={"encoder": {"name": "resnet18.tv_in1k", "weights": "timm"}})
     assert accept(asked, site(weights="timm")).model.encoder.weights == "timm"
 
 
 def test_every_refusal_has_a_line():
-    told = Invitation.for_experiment(experiment(), "run1").experiment
-    model = {**told["model"], "encoder": {**told["model"]["encoder"], "name": "x", "weights": "y"}}
     with pytest.raises(RefusalError) as refused:
-        Invitation("run1", {**told, "model": model, "method": {"name": "a:b"}}).accept(site())
+        invitation(model={"encoder": {"name": "x", "weights": "y"}}, method={"name": "a:b"}).accept(site())
     assert len(str(refused.value).splitlines()) == 3
 
 
+HOME, ROOMS = EXPERIMENT["clients"][0], {"kind": "scenes", "domain": "indoor"}
 WORK = {
-    "epochs": ({"clients": [{"name": "home", "data": "rooms", "tasks": ["depth"], "epochs": 10**9}]}, "epochs"),
-    "steps": ({"clients": [{"name": "home", "data": "rooms", "tasks": ["depth"], "steps": 10**9}]}, "steps"),
+    "epochs": ({"clients": [{**HOME, "epochs": 10**9}]}, "epochs"),
+    "steps": ({"clients": [{**HOME, "steps": 10**9}]}, "steps"),
     "rounds": ({"rounds": 10**9}, "rounds"),
     "fine-tuning": ({"method": {"name": "fedbabu", "fine_tune_epochs": 10**9}}, "epochs"),
-    "size": ({"data": {"rooms": {"kind": "scenes", "domain": "indoor", "size": [32000, 32000]}}}, "pixels"),
-    "a thin size": ({"data": {"rooms": {"kind": "scenes", "domain": "indoor", "size": [32, 32 * 10**7]}}}, "pixels"),
+    "size": ({"data": {"rooms": {**ROOMS, "size": [32000, 32000]}}}, "pixels"),
+    "a thin size": ({"data": {"rooms": {**ROOMS, "size": [32, 32 * 10**7]}}}, "pixels"),
     "a batch": ({"training": {"batch_size": 10**9}}, "pixels"),
-    "images": ({"data": {"rooms": {"kind": "scenes", "domain": "indoor", "train": 10**9}}}, "images"),
+    "images": ({"data": {"rooms": {**ROOMS, "train": 10**9}}}, "images"),
     "threads": ({"training": {"workers": 10**9}}, "workers"),
     "a learning rate that lets any row pass": ({"training": {"learning_rate": 1e30}}, "learning_rate"),
     "an encoder's rate that does": ({"training": {"encoder_rate": 1e30}}, "learning_rate"),
@@ -142,16 +215,16 @@ def test_more_work_than_a_site_gives_is_refused_before_anything_is_built(asked):
     assert refused.value.keys == (f"limits.{key}",)
 
 
-def test_a_site_may_give_more():
-    change, key = WORK["epochs"]
-    assert accept(experiment(**change), site(limits={key: 10**9})).specs[0].epochs == 10**9
+def test_a_site_may_give_and_share_more():
+    accepted = accept(experiment(**WORK["epochs"][0], method=HEADS), site(limits={"epochs": 10**9}, share=PARTS))
+    assert accepted.specs[0].epochs == 10**9
+    assert accepted.resolved_method.head
 
 
 def test_an_invitation_with_a_hundred_million_clients_is_refused():
-    told = Invitation.for_experiment(experiment(), "run1").experiment
-    crowd = [{"name": f"c{number}", "data": "rooms", "tasks": ["depth"], "copies": 10_000} for number in range(10_000)]
+    crowd = [{**HOME, "name": f"c{number}", "copies": 10_000} for number in range(10_000)]
     with pytest.raises(RefusalError, match=r"limits\.clients in site\.yaml"):
-        Invitation("run1", {**told, "clients": crowd}).accept(site())
+        invitation(clients=crowd).accept(site())
 
 
 def delivered(part, task=""):
@@ -184,12 +257,9 @@ def test_the_orders_of_a_run_are_accepted(method):
     agreed = accept(experiment(method=method), site())
     rows = delivered("encoder") if method != "local" else {}
     orders = [Order(round, rows, upload=agreed.resolved_method.uploads(round)) for round in range(4)]
-    orders.append(Order(4, evaluate=True, finish=True, train=False))
-    assert [check_order(order, agreed, site()) for order in orders] == [None] * 5
-
-
-def test_a_server_may_ask_for_less_than_the_method_shares():
-    assert check_order(Order(0, upload={"decoder": "updates"}), experiment(), site()) is None
+    less = Order(0, upload={part: kind for part, kind in orders[0].upload.items() if part != "encoder"})
+    for order in [*orders, less, Order(4, evaluate=True, finish=True, train=False)]:
+        check_order(order, agreed, site())
 
 
 BUDGET = {"clip": 1.0, "noise": 2.0, "epsilon": 8.0}
@@ -266,7 +336,7 @@ def own_kind(tmp_path, task="depth"):
 
 
 def test_code_that_reads_images_is_never_named_to_a_site(tmp_path):
-    told = Invitation.for_experiment(experiment(data={"rooms": own_kind(tmp_path)}), "run1").experiment
+    told = invitation(experiment(data={"rooms": own_kind(tmp_path)})).experiment
     assert told["data"] == {"rooms": {"kind": "own", "size": [32, 32]}}
 
 
@@ -275,7 +345,7 @@ def listed(path):
 
 
 def test_a_file_of_test_images_is_never_named_to_a_site(tmp_path):
-    assert Invitation.for_experiment(listed(tmp_path), "run1").experiment["data"]["rooms"]["test"] == "own"
+    assert invitation(listed(tmp_path)).experiment["data"]["rooms"]["test"] == "own"
 
 
 def test_a_site_has_its_own_file_of_test_images_or_says_that_it_has_none(tmp_path):
@@ -287,10 +357,8 @@ def test_a_site_has_its_own_file_of_test_images_or_says_that_it_has_none(tmp_pat
 
 @pytest.mark.parametrize("test", ["/etc/passwd", ["/etc/passwd"], {"file": "/etc/passwd"}])
 def test_a_server_that_names_a_file_of_test_images_is_refused(test):
-    told = Invitation.for_experiment(experiment(), "run1").experiment
-    data = {"rooms": {**told["data"]["rooms"], "test": test}}
-    with pytest.raises((RefusalError, UserError), match=r"data\.rooms\.test"):
-        Invitation("run1", {**told, "data": data}).accept(site())
+    with pytest.raises(UserError, match=r"data\.rooms\.test"):
+        invitation(data={"rooms": {**ROOMS, "test": test}}).accept(site())
 
 
 def test_a_site_reads_its_images_with_code_of_its_own(tmp_path):
@@ -315,7 +383,7 @@ def counting(tmp_path):
 
 def test_code_of_a_task_is_never_named_to_a_site(tmp_path):
     asked, _ = counting(tmp_path)
-    assert Invitation.for_experiment(asked, "run1").experiment["tasks"] == {"count": {"kind": "own"}}
+    assert invitation(asked).experiment["tasks"] == {"count": {"kind": "own"}}
 
 
 def test_a_site_has_its_own_code_of_a_task_or_says_that_it_has_none(tmp_path):
@@ -330,8 +398,36 @@ def test_a_site_has_its_own_code_of_a_task_or_says_that_it_has_none(tmp_path):
 def test_a_server_that_names_code_of_images_or_of_a_task_is_refused(tmp_path, kind, allowed):
     asked, data = counting(tmp_path)
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w')", "utf-8")
-    (key, name), told = kind.split("."), Invitation.for_experiment(asked, "run1").experiment
-    evil = Invitation("run1", {**told, key: {name: {"kind": f"{tmp_path}/evil.py:X", "size": [32, 32]}}})
+    key, name = kind.split(".")
+    evil = invitation(asked, **{key: {name: {"kind": f"{tmp_path}/evil.py:X", "size": [32, 32]}}})
     with pytest.raises(RefusalError, match=rf"{kind}\.kind: .*\({allowed} in site\.yaml\)"):
         evil.accept(site(tasks=["count"], data=data))
     assert not (tmp_path / "has run").exists()
+
+
+def site_file(folder, **values):
+    file = folder / "site.yaml"
+    file.write_text(yaml.safe_dump({"client": "home", "tasks": ["depth"], "state": "state"} | values), "utf-8")
+    return file
+
+
+def test_paths_in_a_site_file_are_relative_to_it(tmp_path):
+    (tmp_path / "own.py").touch()
+    data = {"kind": "nyud", "root": "rooms"}
+    found = SiteConfig.load(site_file(tmp_path, data=data, turns="t", weights="own.pt", methods=["own.py:X"]))
+    assert (found.state, found.data["root"]) == (tmp_path / "state", str(tmp_path / "rooms"))
+    assert (found.turns, found.weights) == (tmp_path / "t", tmp_path / "own.pt")
+    assert found.methods == (f"{tmp_path}/own.py:X",)
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"turns": "site.yaml"}, "turns: expected a folder, got File exists"),
+        ({"task": ["depth"]}, r"site\.yaml: task: unknown key\. Did you mean 'tasks'\?"),
+        ({"scores": "sometimes"}, r"scores\.send: expected 'all', 'final' or 'none', got 'sometimes'"),
+    ],
+)
+def test_a_wrong_site_file_says_where(tmp_path, values, fault):
+    with pytest.raises(UserError, match=fault):
+        SiteConfig.load(site_file(tmp_path, **values))

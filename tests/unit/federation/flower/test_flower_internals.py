@@ -32,3 +32,11 @@ def test_one_file_reaches_into_flower():
 @pytest.mark.parametrize("name", internals.LARGE)
 def test_names_that_are_imported_late_are_there(name):
     assert getattr(internals, name).__name__ == name
+
+
+def test_nothing_else_imports_flower():
+    imports = re.compile(r"^\s*(from|import) flwr\b", re.MULTILINE)
+    found = [path for path in SOURCE.rglob("*.py") if imports.search(path.read_text())]
+    homes = (SOURCE / "federation" / "flower", SOURCE / "flower")
+    assert found
+    assert all(any(path.is_relative_to(home) for home in homes) for path in found)

@@ -43,15 +43,10 @@ def test_updates_of_all_runs_and_noises_add_up(ledger, entries, noise, count):
 
 
 def test_the_same_update_costs_nothing_when_it_leaves_again(ledger):
-    ledger.charge(sent(), NO_END)
-    ledger.charge(sent(), NO_END)
+    for _ in range(2):
+        assert ledger.affords("run1", 0, 1.0, budget(1))  # also if it was paid for before a crash
+        ledger.charge(sent(), budget(1))
     assert len(ledger.entries()) == 1
-
-
-def test_another_update_of_the_same_round_costs(ledger):
-    for value in (1.0, 2.0):
-        ledger.charge(Sent.of("run1", 0, 1.0, {Slot("encoder"): torch.tensor([value])}), NO_END)
-    assert len(ledger.entries()) == 2
 
 
 def test_an_update_is_known_by_its_bits():
@@ -72,19 +67,10 @@ def test_a_budget_ends(ledger):
         assert ledger.affords("run1", round, 1.0, budget(2))
         ledger.charge(sent(round), budget(2))
     assert not ledger.affords("run1", 2, 1.0, budget(2))
+    assert not ledger.affords("run1", 2, 0.5, budget(3))
     with pytest.raises(UserError, match="the privacy budget is spent"):
         ledger.charge(sent(2), budget(2))
     assert len(ledger.entries()) == 2
-
-
-def test_less_noise_costs_more_of_a_budget(ledger):
-    assert not ledger.affords("run1", 0, 0.5, budget(2))
-
-
-def test_a_round_that_was_paid_for_before_a_crash_can_still_be_sent(ledger):
-    ledger.charge(sent(0), budget(1))
-    assert ledger.affords("run1", 0, 1.0, budget(1))
-    ledger.charge(sent(0), budget(1))
 
 
 def test_nobody_else_may_read_it(ledger):
@@ -92,32 +78,10 @@ def test_nobody_else_may_read_it(ledger):
     assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
 
 
-def test_a_line_that_lost_its_end_costs_an_update_however_much_it_lost(ledger):
-    for round in (0, 1):
-        ledger.charge(sent(round), NO_END)
-    whole = ledger.path.read_bytes()
-    for length in range(whole.index(b"\n") + 2, len(whole)):
-        ledger.path.write_bytes(whole[:length])
-        assert not ledger.affords("run1", 2, 1.0, budget(2))
-        ledger.charge(sent(3), NO_END)
-        assert len(ledger.entries()) == 3
-        assert cost(ledger.entries(), 1e-5) == pytest.approx(epsilon(1.0, 3))
+NO_NOISE = '{"run": "a", "round": 0, "noise": 0, "digest": ""}'
 
 
-def test_a_line_that_lost_nothing_but_its_newline_is_the_update_that_it_was(ledger):
-    ledger.charge(sent(0), NO_END)
-    ledger.path.write_bytes(ledger.path.read_bytes().rstrip())
-    ledger.charge(sent(0), budget(1))
-    assert [entry.round for entry in ledger.entries()] == [0]
-
-
-def test_a_first_line_that_does_not_say_its_noise_lets_nothing_out(ledger):
-    ledger.path.write_bytes(b'{"run":"run1","ro')
-    with pytest.raises(UserError, match="line 1: expected the record of an update"):
-        ledger.charge(sent(0), NO_END)
-
-
-@pytest.mark.parametrize("line", ["{", "[]", '{"run": "a", "round": 0, "noise": 0, "digest": ""}', "null"])
+@pytest.mark.parametrize("line", ['{"run":"run1","ro', "[]", NO_NOISE, "null"])
 def test_a_damaged_ledger_lets_nothing_out(ledger, line):
     ledger.charge(sent(), NO_END)
     ledger.path.write_text(f"{line}\n{ledger.path.read_text()}")

@@ -34,65 +34,65 @@ def some_rows(names=NAMES):
     return {name: 0.1 * torch.randn(NUMEL, generator=rng) for name in names}
 
 
-def mean(rows, names):
-    return torch.stack([rows[name] for name in names]).double().mean(dim=0)
+ROWS = some_rows()
 
 
-def half_a_step(members=5):
-    return Steps(8.0, members).size / 2 + 1e-8  # and float32's rounding of values below 0.5
+def add(*weights, rows=ROWS, **options):
+    """The sums with these weights, or the mean, of clients with these options."""
+    return Clients(rows, **options).add(*(summing(each, NUMEL) for each in weights or [MEAN]))
 
 
-def test_a_mean_is_off_by_half_a_step_at_most():
-    rows = some_rows()
-    found = Clients(rows).add(summing(MEAN, NUMEL)).rows[0]
-    assert (found.double() - mean(rows, NAMES)).abs().max() <= half_a_step()
+def assert_sum(found, weights, members=5, steps=1.0):
+    """It is the weighted sum of rows, off by half a step, or some more, and by float32's rounding of values."""
+    wanted = sum(weight * ROWS[name].double() for name, weight in weights.items())
+    assert (found.double() - wanted).abs().max() <= steps * (Steps(8.0, members).size / 2 + 1e-8)
 
 
-def test_weights_weigh():
-    rows, weights = some_rows(), {"a": 0.5, "b": 0.2, "c": 0.1, "d": 0.1, "e": 0.1}
-    found = Clients(rows).add(summing(weights, NUMEL)).rows[0]
-    wanted = sum(weight * rows[name].double() for name, weight in weights.items())
-    assert (found.double() - wanted).abs().max() <= 0.5 * 5 * half_a_step()
+def equally(names):
+    return dict.fromkeys(names, 1 / len(names))
+
+
+UNEVEN = {"a": 0.5, "b": 0.2, "c": 0.1, "d": 0.1, "e": 0.1}
+PAIRS = [equally("ad"), equally("bce")]
+
+
+@pytest.mark.parametrize(("weights", "steps"), [(MEAN, 1.0), (UNEVEN, 2.5)], ids=["a mean", "weights"])
+def test_a_sum_is_off_by_half_a_step_of_each_at_most(weights, steps):
+    assert_sum(add(weights).rows[0], weights, steps=steps)
 
 
 def test_two_sums_at_once_are_of_their_own_clients():
-    rows = some_rows()
-    sums = [summing({"a": 0.5, "d": 0.5}, NUMEL), summing(dict.fromkeys("bce", 1 / 3), NUMEL)]
-    found = Clients(rows).add(*sums).rows
-    assert (found[0].double() - mean(rows, "ad")).abs().max() <= half_a_step(members=2)
-    assert (found[1].double() - mean(rows, "bce")).abs().max() <= half_a_step(members=3)
+    first, second = add(*PAIRS).rows
+    assert_sum(first, PAIRS[0], members=2)
+    assert_sum(second, PAIRS[1], members=3)
 
 
 @pytest.mark.parametrize("stage", [SHARE, MASK])
 def test_who_drops_out_is_left_out_of_the_mean_and_named(stage):
-    rows = some_rows()
-    found = Clients(rows, absent={"c": stage}).add(summing(MEAN, NUMEL))
-    assert (found.rows[0].double() - mean(rows, "abde")).abs().max() <= 1.25 * half_a_step()
+    found = add(absent={"c": stage})
+    assert_sum(found.rows[0], equally("abde"), steps=1.25)
     assert found.dropped == {"c": "not there"}
 
 
 def test_who_drops_out_after_its_row_came_is_in_the_mean():
-    rows = some_rows()
-    found = Clients(rows, absent={"c": UNMASK}).add(summing(MEAN, NUMEL))
-    assert (found.rows[0].double() - mean(rows, NAMES)).abs().max() <= half_a_step()
+    found = add(absent={"c": UNMASK})
+    assert_sum(found.rows[0], MEAN)
     assert found.dropped == {}
 
 
 @pytest.mark.parametrize("stage", [SHARE, MASK, UNMASK])
 def test_below_the_threshold_there_is_no_sum_and_everybody_knows_why(stage):
-    found = Clients(some_rows(), absent=dict.fromkeys("abc", stage)).add(summing(MEAN, NUMEL))
+    found = add(absent=dict.fromkeys("abc", stage))
     assert found.rows == [None]
     assert set(found.dropped) == set(NAMES)
     assert "expected 3 clients" in found.dropped["e"]
 
 
 def test_the_last_one_of_a_sum_keeps_its_row_to_itself():
-    rows = some_rows()
-    sums = [summing({"a": 0.5, "d": 0.5}, NUMEL), summing(dict.fromkeys("bce", 1 / 3), NUMEL)]
-    found = Clients(rows, absent={"d": MASK}).add(*sums)
+    found = add(*PAIRS, absent={"d": MASK})
     assert found.rows[0] is None
     assert set(found.dropped) == {"a", "d"}
-    assert (found.rows[1].double() - mean(rows, "bce")).abs().max() <= half_a_step(members=3)
+    assert_sum(found.rows[1], PAIRS[1], members=3)
 
 
 def masked_by(clients, name):
@@ -109,7 +109,7 @@ def chi_square_of_bytes(values):
 def test_what_the_server_gets_of_a_row_is_uniform():
     rows = {name: torch.zeros(100_000) for name in "abc"}
     clients = Clients(rows)
-    clients.add(summing(dict.fromkeys("abc", 1 / 3), 100_000))
+    clients.add(summing(equally("abc"), 100_000))
     for name in rows:
         assert abs(chi_square_of_bytes(masked_by(clients, name))) < NormalDist().inv_cdf(1 - 1e-7)
 
@@ -117,7 +117,7 @@ def test_what_the_server_gets_of_a_row_is_uniform():
 def test_the_same_row_looks_different_every_time():
     seen = []
     for _ in range(2):
-        clients = Clients(some_rows())
+        clients = Clients(ROWS)
         clients.add(summing(MEAN, NUMEL))
         seen.append(masked_by(clients, "a"))
     assert (seen[0] == seen[1]).mean() < 0.02
@@ -135,8 +135,7 @@ def test_masks_of_two_sums_are_unrelated():
 
 @pytest.mark.parametrize("value", [9.0, torch.nan])
 def test_a_client_with_a_value_beyond_the_clip_sends_nothing_and_says_so(value):
-    rows = some_rows() | {"b": torch.full((NUMEL,), value)}
-    found = Clients(rows).add(summing(MEAN, NUMEL))
+    found = add(rows=ROWS | {"b": torch.full((NUMEL,), value)})
     assert list(found.dropped) == ["b"]
     assert f"at most 8 (secure_aggregation.clip), got {value:g}" in found.dropped["b"]
 
@@ -145,7 +144,7 @@ def test_numbers_that_are_no_row_spoil_the_round_and_nothing_else():
     def anything(header, masked):
         return header, masked + np.uint32(2**31)
 
-    found = Clients(some_rows(), spoiled={("b", MASK): anything}).add(summing(MEAN, NUMEL))
+    found = add(spoiled={("b", MASK): anything})
     assert found.rows == [None]
     assert "values within the clip" in found.dropped["a"]
 
@@ -155,13 +154,11 @@ def made_up(header, masked):
 
 
 def test_shares_that_are_made_up_change_nothing_while_there_are_enough_others():
-    rows = some_rows()
-    found = Clients(rows, spoiled={("a", UNMASK): made_up}).add(summing(MEAN, NUMEL))
-    assert (found.rows[0].double() - mean(rows, NAMES)).abs().max() <= half_a_step()
+    assert_sum(add(spoiled={("a", UNMASK): made_up}).rows[0], MEAN)
 
 
 def test_too_many_shares_that_are_made_up_spoil_the_round_and_are_noticed():
-    found = Clients(some_rows(), spoiled={(name, UNMASK): made_up for name in "abc"}).add(summing(MEAN, NUMEL))
+    found = add(spoiled={(name, UNMASK): made_up for name in "abc"})
     assert found.rows == [None]
     assert "shares of a's secret: expected those of its commitment" in found.dropped["a"]
 
@@ -185,31 +182,31 @@ def complaining(header, masked):
     ("stage", "spoil"), [(SHARE, unreadable("a")), (SHARE, forgetful), (MASK, complaining)], ids=["one", "none", "all"]
 )
 def test_one_share_that_cannot_be_read_or_is_missing_costs_nobody_the_round(stage, spoil):
-    found = Clients(some_rows(), spoiled={("e", stage): spoil}).add(summing(MEAN, NUMEL))
+    found = add(spoiled={("e", stage): spoil})
     assert found.rows[0] is not None
     assert found.dropped == {}
 
 
 @pytest.mark.parametrize("readers", [{"e": "abcd"}, {"e": "abc"}, {"d": "abc", "e": "abcd"}])
 def test_clients_whose_shares_others_cannot_read_are_named_and_left_out(readers):
-    rows, left = some_rows(), [name for name in NAMES if name not in readers]
+    left = [name for name in NAMES if name not in readers]
     spoiled = {(name, SHARE): unreadable(*others) for name, others in readers.items()}
-    found = Clients(rows, spoiled=spoiled).add(summing(MEAN, NUMEL))
-    assert (found.rows[0].double() - mean(rows, left)).abs().max() <= 5 / len(left) * half_a_step()
+    found = add(spoiled=spoiled)
+    assert_sum(found.rows[0], equally(left), steps=5 / len(left))
     assert set(found.dropped) == set(readers)
     assert found.dropped["e"] == f"{', '.join(readers['e'])} cannot read its shares"
 
 
 def test_below_the_threshold_there_is_no_sum_and_they_are_named():
     spoiled = {(name, SHARE): unreadable(*NAMES) for name in "cde"}
-    found = Clients(some_rows(), spoiled=spoiled).add(summing(MEAN, NUMEL))
+    found = add(spoiled=spoiled)
     assert found.rows == [None]
     assert "cannot read its shares" in found.dropped["a"]
     assert {name for name, why in found.dropped.items() if why.endswith("cannot read its shares")} >= {*"cde"}
 
 
 def test_what_was_masked_in_vain_is_masked_anew():
-    clients = Clients(some_rows(), spoiled={("e", SHARE): unreadable(*"abcd")})
+    clients = Clients(ROWS, spoiled={("e", SHARE): unreadable(*"abcd")})
     clients.add(summing(MEAN, NUMEL))
     first, second = (masked for stage, client, _, masked in clients.seen if (stage, client) == (MASK, "a"))
     assert (first == second).mean() < 0.02
@@ -227,7 +224,7 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
 def test_a_site_helps_with_no_sum_that_is_nearly_a_row(weights):
-    clients = Clients(some_rows(), rules=SumRules())
+    clients = Clients(ROWS, rules=SumRules())
     found = clients.add(summing(weights, NUMEL))
     assert found.rows == [None]
     assert not [masked for stage, _, _, masked in clients.seen if stage == MASK]
@@ -235,13 +232,12 @@ def test_a_site_helps_with_no_sum_that_is_nearly_a_row(weights):
 
 def test_weights_that_differ_are_refused_where_the_method_says_that_they_are_equal():
     uneven = {"a": 0.3, "b": 0.2, "c": 0.2, "d": 0.2, "e": 0.1}
-    assert Clients(some_rows(), rules=SumRules()).add(summing(uneven, NUMEL)).rows[0] is not None
-    assert Clients(some_rows(), rules=SumRules(equal=frozenset({"encoder"}))).add(summing(uneven, NUMEL)).rows == [None]
+    assert add(uneven, rules=SumRules()).rows[0] is not None
+    assert add(uneven, rules=SumRules(equal=frozenset({"encoder"}))).rows == [None]
 
 
 def test_who_drops_out_leaves_no_sum_of_two():
-    clients = Clients(some_rows("abc"), absent={"c": MASK}, rules=SumRules())
-    assert clients.add(summing(dict.fromkeys("abc", 1 / 3), NUMEL)).rows == [None]
+    assert add(equally("abc"), rows=some_rows("abc"), absent={"c": MASK}, rules=SumRules()).rows == [None]
 
 
 KEY = new_keys(Secrets(), 0)[1][0]
@@ -257,7 +253,7 @@ def test_keys_that_others_could_not_use_are_not_passed_on(keys):
 
 
 def after_masking():
-    clients = Clients(some_rows())
+    clients = Clients(ROWS)
     clients.add(summing(MEAN, NUMEL))
     return clients
 
@@ -285,8 +281,7 @@ def test_a_site_says_again_what_it_has_said():
 
 def test_a_round_that_is_added_up_again_with_the_same_clients_gives_the_same_sum():
     clients = after_masking()
-    first = Clients(some_rows()).add(summing(MEAN, NUMEL)).rows[0]
-    assert torch.equal(clients.add(summing(MEAN, NUMEL)).rows[0], first)
+    assert torch.equal(clients.add(summing(MEAN, NUMEL)).rows[0], add().rows[0])
 
 
 SUMS = {
@@ -298,7 +293,7 @@ SUMS = {
 
 @pytest.mark.parametrize("sums", SUMS.values(), ids=SUMS)
 def test_a_site_masks_nothing_for_sums(sums):
-    clients = Clients(some_rows(), absent=dict.fromkeys(NAMES, MASK))
+    clients = Clients(ROWS, absent=dict.fromkeys(NAMES, MASK))
     clients.add(summing(MEAN, NUMEL))
     clients.gone.clear()
     clients.absent = {}

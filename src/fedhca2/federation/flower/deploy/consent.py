@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 from fedhca2.clients import Privacy
 from fedhca2.data import KINDS
 from fedhca2.data.own import OwnData
-from fedhca2.errors import Fault, UserError
+from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment
 from fedhca2.experiment.build import build_client_model
 from fedhca2.experiment.clients import ClientEntry
@@ -39,15 +40,9 @@ class RefusalError(UserError):
     `keys` names the settings in site.yaml that would allow it: all that the server is told of a site's settings.
     """
 
-    keys: tuple[str, ...] = ()
-
-
-class _Refusal(NamedTuple):
-    """What is refused, and the key in site.yaml that would allow it, if there is one."""
-
-    where: str
-    message: str
-    key: str = ""
+    def __init__(self, where: str | Path, message: str, *keys: str) -> None:
+        super().__init__(where, message)
+        self.keys = keys
 
 
 @dataclass(frozen=True)
@@ -106,13 +101,15 @@ class Invitation:
         """Convert to JSON data."""
         return {"run": self.run, "experiment": dict(self.experiment)}
 
-    def accept(self, site: SiteConfig) -> tuple[Experiment, ClientSpec]:
-        """The site's part of the experiment, with its own data and files, and the client that it is.
+    def accept(self, site: SiteConfig) -> Experiment:
+        """The site's part of the experiment: the client that it is, with its own data and files.
 
         Raises UserError if the experiment has no such client, or asks for something that the site does not allow.
         """
         spec = self._spec_of(site)
-        model = _with_own_files(spec.model, site)
+        # With classes from the site's files of the same names, if the site lists them.
+        classes = with_classes(spec.model.model_dump(), lambda path: _own_path(path, site.encoders))
+        model = ModelConfig.model_validate(classes)
         method = _own_path(self.experiment["method"]["name"], site.methods)
         _check_names({**self.experiment, "method": {"name": method}}, model, site)
         part = {key: value for key, value in self.experiment.items() if key != "participation"} | {
@@ -129,7 +126,7 @@ class Invitation:
         accepted = Experiment.parse(part)
         _check_sharing(accepted, site)
         _check_work(accepted, site)
-        return accepted, spec
+        return accepted
 
     def _data(self, name: str, site: SiteConfig) -> dict[str, Any]:
         """The site's data set: as in the experiment with the site's settings, or what the site reads by itself."""
@@ -137,7 +134,7 @@ class Invitation:
         if "kind" in site.data and site.data["kind"] != asked["kind"]:
             return {key: value for key, value in asked.items() if key in ("size", "test")} | site.data
         if asked["kind"] == OWN:
-            _refuse(_Refusal(f"data.{name}", "expected how its images are read (data.kind), got none", "data.kind"))
+            raise RefusalError(f"data.{name}", "expected how its images are read (data.kind), got none", "data.kind")
         return {**asked, **site.data}
 
     def _tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
@@ -160,13 +157,13 @@ class Invitation:
         """The client of the experiment that this site is."""
         count = sum(entry.copies * len(entry.split or (entry.tasks,)) for entry in self._entries)
         if count > site.limits.clients:  # before each of them is made
-            _refuse(_too_much("clients", count, "clients", site))
+            raise _too_much("clients", count, "clients", site)
         if site.client not in self._specs:
-            _refuse(_Refusal("client", f"expected {', '.join(self._specs)}, got {site.client!r}", "client"))
+            raise RefusalError("client", f"expected {', '.join(self._specs)}, got {site.client!r}", "client")
         spec = self._specs[site.client]
         if set(spec.tasks) != set(site.tasks):
             expected = f"{', '.join(spec.tasks)} for {site.client!r}, as in the experiment"
-            _refuse(_Refusal("tasks", f"expected {expected}, got {', '.join(site.tasks)}", "tasks"))
+            raise RefusalError("tasks", f"expected {expected}, got {', '.join(site.tasks)}", "tasks")
         return spec
 
     def _privacy(self, site: SiteConfig) -> dict[str, Any]:
@@ -180,7 +177,7 @@ class Invitation:
         noise = max(declared.deviation, guard.noise)
         if guard.reach and privacy.deviation > noise:
             expected = f"guard.noise of {privacy.deviation:g} or more in the experiment for the {privacy.noise:g} here"
-            _refuse(_Refusal("privacy.noise", f"expected {expected}, got {noise:g}", "privacy.noise"))
+            raise RefusalError("privacy.noise", f"expected {expected}, got {noise:g}", "privacy.noise")
         return {"privacy": privacy.model_dump(), "guard": {**self.experiment["guard"], "noise": noise}}
 
 
@@ -188,21 +185,21 @@ def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
     """Refuse an order that the agreed method does not need in this round."""
     method, rounds = experiment.resolved_method, experiment.rounds
     if type(order.round) is not int or not 0 <= order.round <= rounds:
-        _refuse(_Refusal("round", f"expected 0 to {rounds}, got {shown(order.round)}"))
+        raise RefusalError("round", f"expected 0 to {rounds}, got {shown(order.round)}")
     asked = {"upload": set(order.upload), "deliveries": {slot.part for slot in order.deliveries}}
     # Running statistics belong to the part of their layers.
     kept = [(k, part) for k, parts in asked.items() for part in parts if part.removesuffix("_norms") not in site.share]
-    _refuse(*(_unlisted(key, part, "share", site.share) for key, part in sorted(kept)))
+    _raise_all(_unlisted(key, part, "share", site.share) for key, part in sorted(kept))
     last = order.round == rounds
     most = {} if last else dict(method.uploads(order.round))  # less if no other client has such an encoder
     agreed = f"{experiment.method_name} in round {order.round + 1} of {rounds}"
     if (order.finish, order.train) != (last, not last) or not order.upload.items() <= most.items():
         found = f"finish: {order.finish}, train: {order.train}, upload: {shown(order.upload)}"
-        _refuse(_Refusal(agreed, f"expected finish: {last}, train: {not last}, upload: {most}, got {found}"))
+        raise RefusalError(agreed, f"expected finish: {last}, train: {not last}, upload: {most}, got {found}")
     shared = _aggregated(method)
     norms = [norms for part, norms in STATISTICS.items() if part in shared and method.batch_norm == "average"]
     if strange := asked["deliveries"] - {*shared, *norms}:
-        _refuse(_Refusal(agreed, f"expected no deliveries of {', '.join(sorted(strange))}, got some"))
+        raise RefusalError(agreed, f"expected no deliveries of {', '.join(sorted(strange))}, got some")
 
 
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
@@ -218,7 +215,7 @@ def _check_names(experiment: Mapping[str, Any], model: ModelConfig, site: SiteCo
 
     `model` is the one that the experiment has for this site.
     """
-    refused: list[_Refusal] = []
+    refused: list[RefusalError] = []
 
     def check(where: str, name: str, key: str, allowed: Iterable[str]) -> None:
         if name not in allowed:
@@ -241,47 +238,37 @@ def _check_names(experiment: Mapping[str, Any], model: ModelConfig, site: SiteCo
     for name, task in experiment.get("tasks", {}).items():
         if name in site.tasks:  # others are another site's
             check(f"tasks.{name}.kind", task["kind"], "own_tasks", (*TASKS, *[OWN] * (name in site.own_tasks)))
-    _refuse(*refused)
+    _raise_all(refused)
 
 
 def _check_sharing(experiment: Experiment, site: SiteConfig) -> None:
     """Refuse a method that shares parts that the site keeps, or rows in the clear if the site only sends sums."""
     method, secure = experiment.resolved_method, experiment.secure_aggregation
-    _refuse(*(_unlisted("method", part, "share", site.share) for part in _aggregated(method) if part not in site.share))
+    _raise_all(_unlisted("method", part, "share", site.share) for part in _aggregated(method) if part not in site.share)
     if site.sums_only and method.all_aggregators and (secure is None or secure.sketch > site.sketch):
         expected = f"a sketch of at most {site.sketch} (sums_only in site.yaml)"
         found = f"a sketch of {secure.sketch}" if secure else "none"
-        _refuse(_Refusal("secure_aggregation", f"expected {expected}, got {found}", "sums_only"))
+        raise RefusalError("secure_aggregation", f"expected {expected}, got {found}", "sums_only")
 
 
 def _check_work(experiment: Experiment, site: SiteConfig) -> None:
     """Refuse an experiment, as the site agreed to it, that takes more time or memory than the site gives."""
     [spec], method, training = experiment.specs, experiment.resolved_method, experiment.training
-    data = experiment.data[spec.data]
-    epochs = {f"method.local.{key}": value for key, value in method.local if key.endswith("epochs")}
-    asked: dict[str, dict[str, float | None]] = {
-        "epochs": {"clients.epochs": spec.epochs, **epochs},
-        "steps": {"clients.steps": spec.steps},
-        "rounds": {"rounds": experiment.rounds},
-        "pixels": {
-            f"training.batch_size times data.{spec.data}.size": prod(
-                experiment.size_of(spec.data), start=training.batch_size
-            )
-        },
-        "width": {f"model.{key}": getattr(spec.model, key) for key in ("decoder_width", "feature_width")},
-        "images": {f"data.{spec.data}.{key}": getattr(data, key, None) for key in ("train", "val")},
-        "workers": {"training.workers": training.workers},
-        "learning_rate": {f"training.{key}": getattr(training, key) for key in ("learning_rate", "encoder_rate")},
-        "noise": {"guard.noise": experiment.guard.noise},
-    }
-    _refuse(
-        *(
-            _too_much(where, value, key, site)
-            for key, values in asked.items()
-            for where, value in values.items()
-            if value is not None and value > getattr(site.limits, key)
-        )
-    )
+    data, size = experiment.data[spec.data], experiment.size_of(spec.data)
+    asked: list[tuple[str, str, float | None]] = [  # limits, what they bound, and its value
+        ("epochs", "clients.epochs", spec.epochs),
+        *(("epochs", f"method.local.{key}", value) for key, value in method.local if key.endswith("epochs")),
+        ("steps", "clients.steps", spec.steps),
+        ("rounds", "rounds", experiment.rounds),
+        ("pixels", f"training.batch_size times data.{spec.data}.size", prod(size, start=training.batch_size)),
+        *(("width", f"model.{key}", getattr(spec.model, key)) for key in ("decoder_width", "feature_width")),
+        *(("images", f"data.{spec.data}.{key}", getattr(data, key, None)) for key in ("train", "val")),
+        ("workers", "training.workers", training.workers),
+        *(("learning_rate", f"training.{key}", getattr(training, key)) for key in ("learning_rate", "encoder_rate")),
+        ("noise", "guard.noise", experiment.guard.noise),
+    ]
+    beyond = ((key, where, value) for key, where, value in asked if value and value > getattr(site.limits, key))
+    _raise_all(_too_much(where, value, key, site) for key, where, value in beyond)
 
 
 def _aggregated(method: Method) -> list[str]:
@@ -292,11 +279,6 @@ def _aggregated(method: Method) -> list[str]:
 def _entry(spec: ClientSpec) -> dict[str, Any]:
     length = {"steps": spec.steps} if spec.steps else {"epochs": spec.epochs}
     return {"name": spec.name, "data": spec.data, "tasks": list(spec.tasks), **length}
-
-
-def _with_own_files(model: ModelConfig, site: SiteConfig) -> ModelConfig:
-    """The model with classes from the site's files of the same names, if the site lists them."""
-    return ModelConfig.model_validate(with_classes(model.model_dump(), lambda path: _own_path(path, site.encoders)))
 
 
 def _own_path(path: object, own: Iterable[str]) -> str:
@@ -312,21 +294,21 @@ def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
     return values
 
 
-def _unlisted(where: str, found: object, key: str, allowed: Iterable[str]) -> _Refusal:
+def _unlisted(where: str, found: object, key: str, allowed: Iterable[str]) -> RefusalError:
     listed = [each for each in allowed if each != OWN]
     more = [f"{len(listed) - 10} more"] if len(listed) > 10 else []  # a log's line has an end
     expected = ", ".join([*listed[:10], *more]) or "only the site's own"
-    return _Refusal(where, f"expected {expected} ({key} in site.yaml), got {shown(found)}", key)
+    return RefusalError(where, f"expected {expected} ({key} in site.yaml), got {shown(found)}", key)
 
 
-def _too_much(where: str, found: float, key: str, site: SiteConfig) -> _Refusal:
+def _too_much(where: str, found: float, key: str, site: SiteConfig) -> RefusalError:
     key, most = f"limits.{key}", getattr(site.limits, key)
-    return _Refusal(where, f"expected at most {most:g} ({key} in site.yaml), got {found:g}", key)
+    return RefusalError(where, f"expected at most {most:g} ({key} in site.yaml), got {found:g}", key)
 
 
-def _refuse(*refusals: _Refusal) -> None:
-    """Raise RefusalError if there are any."""
-    if refusals:
-        error = RefusalError.of(Fault(each.where, each.message) for each in refusals)
-        error.keys = tuple(dict.fromkeys(each.key for each in refusals if each.key))
+def _raise_all(refusals: Iterable[RefusalError]) -> None:
+    """Raise these as one error, if there are any."""
+    if found := list(refusals):
+        error = RefusalError.of(fault for each in found for fault in each.faults)
+        error.keys = tuple(dict.fromkeys(key for each in found for key in each.keys))
         raise error

@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 import uvloop
 from flwr.proto import fleet_pb2, message_pb2
+from flwr.proto.node_pb2 import NodeInfo
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -32,7 +33,7 @@ from fedhca2.errors import UserError
 from fedhca2.federation.flower.deploy import proxy_checks as checks
 from fedhca2.federation.flower.deploy.processes import given_socket
 from fedhca2.federation.flower.deploy.proxy_checks import Headers, ProxyLimits, Refusal, Route
-from fedhca2.federation.flower.deploy.superlink import TOKEN, Registration, SuperLink, operator_token
+from fedhca2.federation.flower.deploy.superlink import TOKEN, SuperLink, operator_token
 
 log = logging.getLogger("fedhca2.proxy")
 
@@ -57,8 +58,9 @@ class Proxy:
             async with asyncio.timeout(self._limits.answer_s):
                 route, headers = checks.route_of(request), checks.headers_of(request)
                 site = await self._identify(route, headers)
-                who = f"{ascii(site.name)[1:-1][:80]} (node {site.node})"
-                scope["state"]["connection"].belongs_to(site.node)
+                who = f"{ascii(site.name)[1:-1][:80]} (node {site.node_id})"
+                connection = scope["state"]["connection"]
+                connection.listener.admit(connection, site.node_id)
                 await self._serve(site, route, headers, request, send)
         except Refusal as refusal:
             asked = f"{request.method} {ascii(request.url.path)[1:-1][:80]}"
@@ -68,7 +70,7 @@ class Proxy:
         except (ClientDisconnect, TimeoutError, httpx.HTTPError):
             scope["state"]["connection"].hang_up()
 
-    async def _identify(self, route: Route, headers: Headers) -> Registration:
+    async def _identify(self, route: Route, headers: Headers) -> NodeInfo:
         """Identify the sender; only the header of the request has been read."""
         key = checks.key_in(headers)
         try:
@@ -82,22 +84,22 @@ class Proxy:
             raise Refusal(401, "a request: expected a signature of the last minutes with its key, got another")
         return site
 
-    async def _serve(self, site: Registration, route: Route, headers: Headers, request: Request, send: Send) -> None:
+    async def _serve(self, site: NodeInfo, route: Route, headers: Headers, request: Request, send: Send) -> None:
         """Read a site's request, forward it, and return the response."""
-        if self._busy[site.node] >= (limit := self._limits.requests_of_a_site):
+        if self._busy[site.node_id] >= (limit := self._limits.requests_of_a_site):
             raise Refusal(503, f"a site: expected at most {limit} requests at a time, got more")
-        self._busy[site.node] += 1
+        self._busy[site.node_id] += 1
         try:
             body = await self._body(request, route.limit)
             message = checks.read_request(route.request, body, site)
-            quota = self._quotas.setdefault(site.node, checks.Quota(self._quota))
+            quota = self._quotas.setdefault(site.node_id, checks.Quota(self._quota))
             announces = isinstance(message, fleet_pb2.PushMessagesRequest)
             size = len(body) if announces or isinstance(message, message_pb2.PushObjectRequest) else 0
             quota.take(size, announces)
-            new = announces and self._objects.claim(site.node, message.message_object_trees[0])
+            new = announces and self._objects.claim(site.node_id, message.message_object_trees[0])
             response = await self._ask(request.url.path, body, headers)
             if new and not await _is_accepted(response):
-                self._objects.release(site.node, message.message_object_trees[0])
+                self._objects.release(site.node_id, message.message_object_trees[0])
             if not response.is_success:
                 quota.give_back(size, announces)
             elif isinstance(message, fleet_pb2.PullMessagesRequest):
@@ -105,10 +107,10 @@ class Proxy:
                 if trees:
                     quota.renew()
                 for tree in trees:
-                    self._objects.note_order(site.node, tree)
+                    self._objects.note_order(site.node_id, tree)
             await _pass_back(response, send)
         finally:
-            self._busy[site.node] -= 1
+            self._busy[site.node_id] -= 1
 
     async def _body(self, request: Request, limit: int) -> bytes:
         """The whole body, within its bounds; its length is announced."""
@@ -187,10 +189,6 @@ class Connection(H11Protocol):
             self._timer.cancel()
         if not self.is_closed.done():
             self.is_closed.set_result(None)
-
-    def belongs_to(self, node: int) -> None:
-        """The peer holds this node's key."""
-        self.listener.admit(self, node)
 
     def hang_up(self) -> None:
         """Close it without a response."""
@@ -274,13 +272,7 @@ class Listener:
 
 
 async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
-    """Run the proxy of a SuperLink until this process is told to end.
-
-    :param listen: host:port of the socket that this process was started with.
-    :param superlink: host:port of the SuperLink.
-    :param keys: the folder that `fedhca2 flower keys` wrote.
-    :param quota: bytes that a site may send for each message it receives.
-    """
+    """Run the proxy of a SuperLink until this process is told to end; `quota` is bytes for each message to a site."""
     link, limits = SuperLink(superlink, keys), ProxyLimits()
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

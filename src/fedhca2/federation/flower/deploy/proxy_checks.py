@@ -19,11 +19,11 @@ from flwr.common.constant import (
 )
 from flwr.proto import fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, run_pb2
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.node_pb2 import NodeInfo
 from google.protobuf.message import DecodeError, Message
 from starlette.requests import Request
 
 from fedhca2.federation.flower import internals
-from fedhca2.federation.flower.deploy.superlink import Registration
 
 Headers = Mapping[str, str]
 MAX_DEPTH = 5  # of a tree of objects: message, content, record, array, chunk
@@ -108,21 +108,21 @@ def forwarded(headers: Headers) -> Headers:
 class KeyRegister:
     """The registered keys, as the SuperLink knows them; it is asked again when an unknown key appears."""
 
-    def __init__(self, look: Callable[[], Iterable[Registration]]) -> None:
+    def __init__(self, look: Callable[[], Iterable[NodeInfo]]) -> None:
         """:param look: asks the SuperLink; at most once in a second, however many strangers come."""
         self._look = look
-        self._sites: dict[bytes, Registration] = {}
+        self._sites: dict[bytes, NodeInfo] = {}
         self._next_look = 0.0
         self._turn = asyncio.Lock()
 
-    async def find(self, key: bytes) -> Registration | None:
+    async def find(self, key: bytes) -> NodeInfo | None:
         """The site with this key. The SuperLink itself refuses evicted sites."""
         if key not in self._sites:
             async with self._turn:
                 if key not in self._sites and monotonic() >= self._next_look:
                     self._next_look = monotonic() + 1
                     registrations = await asyncio.to_thread(self._look)
-                    self._sites = {one.key: one for one in registrations if not one.evicted}
+                    self._sites = {one.public_key: one for one in registrations if not one.unregistered_at}
         return self._sites.get(key)
 
 
@@ -148,7 +148,7 @@ def is_signed(headers: Headers, key: bytes) -> bool:
         return False
 
 
-def read_request(kind: type[Message], body: bytes, site: Registration) -> Message:
+def read_request(kind: type[Message], body: bytes, site: NodeInfo) -> Message:
     """Parse a request; raises Refusal unless this site may make it."""
     request = kind()
     try:
@@ -159,18 +159,18 @@ def read_request(kind: type[Message], body: bytes, site: Registration) -> Messag
     return request
 
 
-def check_request(request: Message, site: Registration) -> None:
+def check_request(request: Message, site: NodeInfo) -> None:
     """Raise Refusal unless this site may make this request."""
     if isinstance(request, fleet_pb2.ActivateNodeRequest):
-        if request.public_key != site.key:
+        if request.public_key != site.public_key:
             raise Refusal(403, "public key: expected the one that signed, got another")
         return
     claimed = request.node_id if isinstance(request, fleet_pb2.DeactivateNodeRequest) else request.node.node_id
-    if claimed != site.node:
+    if claimed != site.node_id:
         # A SuperNode that still has its number from an earlier SuperLink ends on 401, and its site starts it anew.
-        raise Refusal(401 if claimed else 403, f"node: expected {site.node}, got {claimed}")
+        raise Refusal(401 if claimed else 403, f"node: expected {site.node_id}, got {claimed}")
     if isinstance(request, fleet_pb2.PushMessagesRequest):
-        _check_reply(request, site.node)
+        _check_reply(request, site.node_id)
     if isinstance(request, message_pb2.PushObjectRequest) and not request.session_id:
         raise Refusal(403, "an object: expected one of a reply, got no session")
 

@@ -6,6 +6,7 @@ stage, new keys, comes with every client's reply.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations, islice
 from typing import Annotated, Any, TypeVar
 
@@ -22,9 +23,7 @@ from fedhca2.federation.flower.answers import SiteAnswer
 from fedhca2.federation.flower.deploy import secagg_site
 from fedhca2.federation.flower.deploy.secagg_site import Whole
 from fedhca2.federation.flower.internals import bytes_to_public_key
-from fedhca2.federation.flower.records import refuse_errors
 from fedhca2.federation.flower.wait import by_reason
-from fedhca2.federation.gate import Refused
 from fedhca2.federation.sum_server import Sum, Summed
 
 log = logging.getLogger("fedhca2.server")
@@ -114,11 +113,7 @@ class SecureSum:
         wanted = {number: each for number, each in enumerate(among) if len(each.weights) > 1}
         masked = self._masked(shared, list(wanted.values()), least)
         stayed = self._without_lone(set(masked), list(wanted.values()), least)
-        split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
-        asked = dict.fromkeys(split["stayed"], split)
-        opened = self._stage(secagg_site.UNMASK, asked, lambda answer: _Opened.model_validate(answer.header), least)
-        seeds = {client: _seed(client, opened.values(), least, shared[client].seed) for client in split["stayed"]}
-        keys = {client: _key(client, opened.values(), least, public[client][0]) for client in split["dropped"]}
+        seeds, keys = self._secrets(public, shared, stayed, least)
         rows: list[Tensor | None] = [None] * len(self.sums)
         for position, (number, each) in enumerate(wanted.items()):
             if members := sorted(stayed & set(each.weights)):
@@ -127,10 +122,24 @@ class SecureSum:
                     total += masked[client].pop(0)
                     total -= secagg_site.mask(seeds[client], position, each.numel)
                     for gone in set(each.weights) & set(keys):
-                        secret = secagg_site.agree(keys[gone], public[client][0])
+                        secret = secagg_site.agree(keys[gone].decode(), public[client][0])
                         secagg_site.add_pair(total, secret, position, client < gone)
                 rows[number] = self._row(number, each, total, members)
         return stayed, rows
+
+    def _secrets(
+        self, public: Mapping[str, tuple[str, str]], shared: Mapping[str, _Shared], stayed: set[str], least: int
+    ) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """The seeds of the clients that stayed, and the keys of those that dropped out."""
+        split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
+        asked = dict.fromkeys(split["stayed"], split)
+        opened = self._stage(secagg_site.UNMASK, asked, lambda answer: _Opened.model_validate(answer.header), least)
+        seeds, keys = ([getattr(each, kind) for each in opened.values()] for kind in ("seeds", "keys"))
+        mark = secagg_site.commitment
+        return (
+            {client: _recover(client, seeds, least, mark, shared[client].seed) for client in split["stayed"]},
+            {client: _recover(client, keys, least, _public_of, public[client][0]) for client in split["dropped"]},
+        )
 
     def _masked(self, shared: Mapping[str, _Shared], wanted: Sequence[Sum], least: int) -> dict[str, list[Whole]]:
         """Every client's masked numbers, for each of its sums."""
@@ -195,32 +204,23 @@ class SecureSum:
         return heard
 
 
-def _seed(client: str, opened: Iterable[_Opened], least: int, committed: str) -> bytes:
-    """Recover the seed of a client's own mask."""
-    shares = [each.seeds[client] for each in opened if client in each.seeds]
-    return _combine(client, shares, least, lambda seed: secagg_site.commitment(seed) == committed)
-
-
-def _key(client: str, opened: Iterable[_Opened], least: int, public: str) -> str:
-    """Recover the key that a client agreed on masks with."""
-    shares = [each.keys[client] for each in opened if client in each.keys]
-    return _combine(client, shares, least, lambda key: secagg_site.public_of(key.decode()) == public).decode()
-
-
-def _combine(client: str, shares: Sequence[str], least: int, fits: Callable[[bytes], bool]) -> bytes:
-    """Recover the secret from its shares, even if some of them are forged: a hundred combinations are tried."""
+def _recover(
+    client: str, opened: Iterable[Mapping[str, str]], least: int, mark: Callable[[bytes], str], known: str
+) -> bytes:
+    """Recover a client's secret of a known mark from shares, some of which may be forged: a hundred combinations."""
+    shares = [each[client] for each in opened if client in each]
     if len(shares) < least:
         raise NoSumError(f"expected {least} shares of {client}'s secret, got {len(shares)}")
-
-    @refuse_errors
-    def recover(some: Sequence[str]) -> bytes | Refused:
-        secret = combine_shares([bytes.fromhex(share) for share in some])
-        return secret if fits(secret) else Refused("another secret")
-
     for some in islice(combinations(shares, least), 100):
-        if not isinstance(secret := recover(some), Refused):
-            return secret
+        with suppress(Exception):  # of shares that are none, anything may be said
+            secret: bytes = combine_shares([bytes.fromhex(share) for share in some])
+            if mark(secret) == known:
+                return secret
     raise NoSumError(f"shares of {client}'s secret: expected those of its commitment, got others")
+
+
+def _public_of(key: bytes) -> str:
+    return secagg_site.public_of(key.decode())
 
 
 def read_keys(answer: SiteAnswer) -> tuple[str, str]:

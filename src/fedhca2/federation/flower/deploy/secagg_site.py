@@ -29,6 +29,7 @@ from torch import Tensor
 from fedhca2.clients.state_file import RoundIsOverError
 from fedhca2.config import Config
 from fedhca2.experiment import SecureAggregation
+from fedhca2.federation.flower.deploy.site_config import SiteSums
 from fedhca2.federation.flower.internals import (
     bytes_to_private_key,
     bytes_to_public_key,
@@ -102,16 +103,13 @@ class SumRefusedError(ValueError):
     """The server asks for something that could reveal a row."""
 
 
-@dataclass(frozen=True)
-class SumRules:
+class SumRules(SiteSums):
     """Which sums a site helps with, beyond those that would be a row.
 
     Where the method implies equal weights, others are refused; elsewhere no client may have more than `share` of the
     weight, since a sum with nearly all weight on one row is that row.
     """
 
-    rows: int = 3  # the fewest clients of a sum
-    share: float = 0.75
     equal: frozenset[str] = frozenset()  # parts whose rows all have the same weight
 
     def check(self, sums: Iterable[Weights], client: str, among: Collection[str]) -> None:

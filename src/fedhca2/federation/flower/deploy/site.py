@@ -125,7 +125,7 @@ class Site:
         """Which sums this site helps with in a round of an experiment that it agreed to."""
         aggregators = experiment.resolved_method.aggregators(round)
         equal = [part for part, each in aggregators.items() if getattr(each, "by", "") == "clients"]
-        return SumRules(self.config.sums.rows, self.config.sums.share, frozenset(equal))
+        return SumRules(**dict(self.config.sums), equal=frozenset(equal))
 
     def _carry_out(self, session: _Session, order: Order) -> Reply:
         """Carry out a new order; what leaves, and with which noise, is as the site's own file says."""
@@ -185,9 +185,13 @@ class Site:
 
     def _open_session(self, invitation: Invitation) -> _Session:
         """The client as it was after its last answer in this run, or at the start."""
-        experiment, spec = invitation.accept(self.config)
+        experiment = invitation.accept(self.config)
+        [spec] = experiment.specs
         folder = private_folder(self.config.state / f"{experiment.name}-{invitation.run}" / spec.name)
-        client = _build(experiment, spec.name, self._device())
+        data = open_data(experiment)
+        shards = assign_shards(experiment, data)
+        slot = DeviceSlot(self._device(), step_kind(experiment, data, shards))
+        client = build_client(experiment, spec, data[spec.data], shards[spec.name], slot)
         session = _Session(invitation.run, experiment, client, folder, -1, _stamp(folder))
         if session.stamp:
             state = load_state(folder / STATE_FILE)
@@ -208,14 +212,6 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns
-
-
-def _build(experiment: Experiment, name: str, device: torch.device) -> Client:
-    data = open_data(experiment)
-    shards = assign_shards(experiment, data)
-    spec = next(spec for spec in experiment.specs if spec.name == name)
-    slot = DeviceSlot(device, step_kind(experiment, data, shards))
-    return build_client(experiment, spec, data[spec.data], shards[name], slot)
 
 
 def noised_scores(

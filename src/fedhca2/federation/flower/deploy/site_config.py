@@ -1,9 +1,7 @@
 """A site's own settings, from its own file, and its ledger of the noised updates and scores that have left it."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -34,15 +32,10 @@ Kind = Literal["update", "scores"]
 class SiteScores(Config):
     """What a site reports of its models' scores."""
 
-    send: Annotated[
-        Literal["all", "final", "none"], Field(description="whenever asked, after the last round, or never")
-    ] = "final"
-    noise: Annotated[
-        float,
-        Field(
-            ge=0, description="standard deviation on each score, in its range times the root of their number; 0: exact"
-        ),
-    ] = 0.0
+    send: Literal["all", "final", "none"] = Field("final", description="whenever asked, after the last round, or never")
+    noise: float = Field(
+        0.0, ge=0, description="standard deviation on each score, in its range times the root of their number; 0: exact"
+    )
 
     @model_validator(mode="after")
     def _noise_hides_something(self) -> "SiteScores":
@@ -53,10 +46,8 @@ class SiteScores(Config):
 class SitePrivacy(Privacy):
     """How a site protects its updates, and how much all of them together may reveal, in all runs."""
 
-    epsilon: Annotated[
-        float | None, Field(gt=0, description="the ε at which it stops taking part; no limit by default")
-    ] = None
-    delta: Annotated[float, Field(gt=0, lt=1, description="the δ for its ε")] = DELTA
+    epsilon: float | None = Field(None, gt=0, description="the ε at which it stops taking part; no limit by default")
+    delta: float = Field(DELTA, gt=0, lt=1, description="the δ for its ε")
 
     @model_validator(mode="after")
     def _one_update_is_within_the_budget(self) -> "SitePrivacy":
@@ -73,101 +64,75 @@ class SitePrivacy(Privacy):
 class SiteSums(Config):
     """Which sums of secure aggregation a site helps with."""
 
-    rows: Annotated[int, Field(ge=2, description="fewest clients of a sum; with 2, one that colludes gets the row")] = 3
-    share: Annotated[
-        float, Field(gt=0, le=1, description="largest share of one client in a sum of unequal weights")
-    ] = 0.75
+    rows: int = Field(3, ge=2, description="fewest clients of a sum; with 2, one that colludes gets the row")
+    share: float = Field(0.75, gt=0, le=1, description="largest share of one client in a sum of unequal weights")
 
 
 class SiteLimits(Config):
     """The most work and memory that a server may ask of a site; checked before anything is built."""
 
-    epochs: Annotated[int, Field(ge=1, description="epochs in a round, and of fine-tuning")] = 100
-    steps: Annotated[int, Field(ge=1, description="steps in a round that is not in epochs")] = 100_000
-    rounds: Annotated[int, Field(ge=1, description="rounds of a run")] = 10_000
-    pixels: Annotated[int, Field(ge=1, description="values of a batch: images times height times width")] = 2**25
-    width: Annotated[int, Field(ge=1, description="width of decoders and of encoders' projections")] = 1024
-    images: Annotated[int, Field(ge=1, description="images of a rendered data set")] = 100_000
-    workers: Annotated[int, Field(ge=0, description="threads that preload images")] = 16
-    learning_rate: Annotated[float, Field(gt=0, description="highest learning rate, which also bounds rows")] = 1.0
-    noise: Annotated[float, Field(ge=0, description="noise of others on each value, which also bounds rows")] = 10.0
-    clients: Annotated[int, Field(ge=1, description="clients that an invitation may list")] = 10_000
+    epochs: int = Field(100, ge=1, description="epochs in a round, and of fine-tuning")
+    steps: int = Field(100_000, ge=1, description="steps in a round that is not in epochs")
+    rounds: int = Field(10_000, ge=1, description="rounds of a run")
+    pixels: int = Field(2**25, ge=1, description="values of a batch: images times height times width")
+    width: int = Field(1024, ge=1, description="width of decoders and of encoders' projections")
+    images: int = Field(100_000, ge=1, description="images of a rendered data set")
+    workers: int = Field(16, ge=0, description="threads that preload images")
+    learning_rate: float = Field(1.0, gt=0, description="highest learning rate, which also bounds rows")
+    noise: float = Field(10.0, ge=0, description="noise of others on each value, which also bounds rows")
+    clients: int = Field(10_000, ge=1, description="clients that an invitation may list")
+
+
+ENCODERS = (  # those of the experiments that come with the package
+    "mlp", "swin_micro", "swin_mini", "swin_tiny_patch4_window7_224", "swin_small_patch4_window7_224",
+    "swin_base_patch4_window7_224", "resnet18.tv_in1k", "tiny_vit_5m_224", "mobilenetv3_small_050",
+    "tf_efficientnet_lite0",
+)  # fmt: skip
 
 
 class SiteConfig(Config):
     """One site: its client in the federation, and its files. No server can change any of it."""
 
-    client: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="its name in the experiment")]
-    tasks: Annotated[tuple[str, ...], Field(min_length=1, description="the tasks it has labels for")]
-    state: Annotated[Path, Field(description="folder for its models and its state between rounds")]
-    data: Annotated[
-        dict[str, Any],
-        Field(
-            default_factory=dict,
-            description="its data set: mainly root, partition to use only some of the images, or a kind of its own",
-        ),
-    ]
-    own_tasks: Annotated[
-        dict[str, DeclaredTask],
-        Field(default_factory=dict, description="its own code of tasks that are not built in, by name"),
-    ]
-    methods: Annotated[
-        tuple[str, ...],
-        Field(
-            description="methods it takes part in; one from a file or another package, as file.py:NAME or module:NAME, "
-            "runs that code"
-        ),
-    ] = tuple(METHODS)
-    share: Annotated[
-        tuple[Literal["encoder", "decoder", "head"], ...],
-        Field(description="parts of its model that may leave the site"),
-    ] = ("encoder", "decoder")
-    encoders: Annotated[
-        tuple[str, ...],
-        Field(
-            description="encoders it may build, by timm's names; classes for models from a file or another package, as "
-            "file.py:NAME or module:NAME, run that code"
-        ),
-    ] = (  # those of the experiments that come with the package
-        "mlp",
-        "swin_micro",
-        "swin_mini",
-        "swin_tiny_patch4_window7_224",
-        "swin_small_patch4_window7_224",
-        "swin_base_patch4_window7_224",
-        "resnet18.tv_in1k",
-        "tiny_vit_5m_224",
-        "mobilenetv3_small_050",
-        "tf_efficientnet_lite0",
+    client: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="its name in the experiment")
+    tasks: tuple[str, ...] = Field(min_length=1, description="the tasks it has labels for")
+    state: Path = Field(description="folder for its models and its state between rounds")
+    data: dict[str, Any] = Field(
+        {}, description="its data set: mainly root, partition to use only some of the images, or a kind of its own"
     )
-    weights: Annotated[
-        Literal["timm"] | Path | None,
-        Field(description="the encoder's initial weights: a file, or timm's own if they are on this machine"),
-    ] = None
-    scores: Annotated[
-        SiteScores | None, Field(description="which scores it reports; by default final, or none if ε has a limit")
-    ] = None
-    privacy: Annotated[
-        SitePrivacy, Field(description="its own bounds; the experiment's apply if they are stricter")
-    ] = SitePrivacy()
-    sums_only: Annotated[
-        bool, Field(description="rows only leave for secure aggregation, whatever the experiment says")
-    ] = False
-    sketch: Annotated[
-        int, Field(ge=0, description="with sums_only: how many numbers of an update may leave in the clear")
-    ] = 1024
-    sums: Annotated[SiteSums, Field(description="which sums of secure aggregation it helps with")] = SiteSums()
-    limits: Annotated[SiteLimits, Field(description="the most work and memory that a server may ask for")] = (
-        SiteLimits()
+    own_tasks: dict[str, DeclaredTask] = Field({}, description="its own code of tasks that are not built in, by name")
+    methods: tuple[str, ...] = Field(
+        tuple(METHODS),
+        description="methods it takes part in; one from a file or another package, as file.py:NAME or module:NAME, "
+        "runs that code",
     )
-    device: Annotated[str, Field(description="cuda, cpu, …; auto: a GPU if there is one")] = "auto"
-    turns: Annotated[
-        Path | None,
-        Field(description="a folder that it shares with other sites on its machine: no more work at a time than cores"),
-    ] = None
-    threads: Annotated[
-        int | None, Field(ge=1, description="CPU threads of its work; one with turns, otherwise one for each core")
-    ] = None
+    share: tuple[Literal["encoder", "decoder", "head"], ...] = Field(
+        ("encoder", "decoder"), description="parts of its model that may leave the site"
+    )
+    encoders: tuple[str, ...] = Field(
+        ENCODERS,
+        description="encoders it may build, by timm's names; classes for models from a file or another package, as "
+        "file.py:NAME or module:NAME, run that code",
+    )
+    weights: Literal["timm"] | Path | None = Field(
+        None, description="the encoder's initial weights: a file, or timm's own if they are on this machine"
+    )
+    scores: SiteScores | None = Field(
+        None, description="which scores it reports; by default final, or none if ε has a limit"
+    )
+    privacy: SitePrivacy = Field(
+        SitePrivacy(), description="its own bounds; the experiment's apply if they are stricter"
+    )
+    sums_only: bool = Field(False, description="rows only leave for secure aggregation, whatever the experiment says")
+    sketch: int = Field(1024, ge=0, description="with sums_only: how many numbers of an update may leave in the clear")
+    sums: SiteSums = Field(SiteSums(), description="which sums of secure aggregation it helps with")
+    limits: SiteLimits = Field(SiteLimits(), description="the most work and memory that a server may ask for")
+    device: str = Field("auto", description="cuda, cpu, …; auto: a GPU if there is one")
+    turns: Path | None = Field(
+        None, description="a folder that it shares with other sites on its machine: no more work at a time than cores"
+    )
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of its work; one with turns, otherwise one for each core"
+    )
 
     @field_validator("scores", mode="before")
     @classmethod
@@ -276,17 +241,15 @@ class Ledger:
 
     def entries(self) -> list[Sent]:
         """Everything that has left; raises UserError if the file is damaged, since its cost is then unknown."""
-        *lines, unfinished = self.path.read_bytes().split(b"\n") if self.path.exists() else [b""]
-        entries: list[Sent] = []
-        for number, line in enumerate([*lines, unfinished] if unfinished else lines, 1):
+        entries = []
+        for number, line in enumerate(self.path.read_bytes().splitlines() if self.path.exists() else [], 1):
             try:
-                entries.append(Sent.model_validate_json(line) if number <= len(lines) else _restored(line, entries))
-            except ValueError:
-                where = f"{self.path}: line {number}"
-                raise UserError(
-                    where,
-                    f"expected the record of an update, got {line[:40]!r}; nothing is sent until the file is repaired",
-                ) from None
+                entries.append(Sent.model_validate_json(line))
+            except ValidationError:
+                fault = (
+                    f"expected the record of an update, got {line[:40]!r}; nothing is sent until the file is repaired"
+                )
+                raise UserError(f"{self.path}: line {number}", fault) from None
         return entries
 
     def affords(self, run: str, round: int, noise: float, budget: SitePrivacy, kind: Kind = "update") -> bool:
@@ -304,18 +267,6 @@ class Ledger:
             if not _is_within(budget, entries, sent.noise):
                 raise UserError("", SPENT)
             write_whole(self.path, b"".join(entry.model_dump_json().encode() + b"\n" for entry in [*entries, sent]))
-
-
-def _restored(line: bytes, entries: Sequence[Sent]) -> Sent:
-    """The entry of a line that lost its end. It costs what an update costs, since it may have left.
-
-    If the line does not say its noise any more, that is the smallest of all; raises ValueError if there are none.
-    """
-    with suppress(ValidationError):
-        return Sent.model_validate_json(line)
-    said = re.search(rb'"noise":([0-9.e+-]+),', line)
-    noise = float(said[1]) if said else min(entry.noise for entry in entries)
-    return Sent(run="unknown", round=-1, noise=noise, digest=blake2b(line, digest_size=16).hexdigest())
 
 
 def cost(entries: Sequence[Sent], delta: float, *more: float) -> float:

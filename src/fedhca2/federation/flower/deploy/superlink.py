@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key, ssh_key_fingerprint
 from flwr.common.constant import SubStatus
 from flwr.proto import control_pb2, runtime_pb2
+from flwr.proto.node_pb2 import NodeInfo
 
 from fedhca2.errors import UserError
 from fedhca2.federation.flower import internals
@@ -68,21 +69,10 @@ def write_app(folder: Path, mark: str = "") -> None:
     write_whole(folder / "pyproject.toml", f"{app}{mark and '# '}{mark}\n".encode(), ORDINARY)
 
 
-@dataclass(frozen=True)
-class Registration:
-    """A registered key, possibly evicted since; times are ISO 8601, from the SuperLink."""
-
-    node: int
-    name: str
-    key: bytes  # PEM
-    registered: str
-    evicted: str  # empty if it was not
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint as `ssh-keygen -lf node.pub` prints it."""
-        digest = ssh_key_fingerprint(internals.bytes_to_public_key(self.key), hashes.SHA256())
-        return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
+def fingerprint(key: bytes) -> str:
+    """The fingerprint of a public key in PEM, as `ssh-keygen -lf node.pub` prints it."""
+    digest = ssh_key_fingerprint(internals.bytes_to_public_key(key), hashes.SHA256())
+    return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +102,7 @@ class SuperLink:
         """Evict all nodes with this name; returns their numbers."""
 
         def admitted() -> list[int]:
-            return [one.node for one in self.registrations() if one.name == name and not one.evicted]
+            return [one.node_id for one in self.registrations() if one.name == name and not one.unregistered_at]
 
         nodes = admitted()
         for node in nodes:
@@ -124,14 +114,11 @@ class SuperLink:
             raise UserError(name, f"cannot be evicted: {fault}")
         return nodes
 
-    def registrations(self) -> list[Registration]:
+    def registrations(self) -> list[NodeInfo]:
         """Every key that this SuperLink ever learned of, the earliest first."""
         with self._control() as control:
             nodes = control.ListNodes(control_pb2.ListNodesRequest()).nodes_info
-        nodes = sorted(nodes, key=lambda one: (one.registered_at, one.node_id))
-        return [
-            Registration(one.node_id, one.name, one.public_key, one.registered_at, one.unregistered_at) for one in nodes
-        ]
+        return sorted(nodes, key=lambda one: (one.registered_at, one.node_id))
 
     def stop(self, run: int) -> None:
         """End a run whose ServerApp is gone, so that no site waits for its next message."""
@@ -150,8 +137,7 @@ class SuperLink:
         with self._runtime() as runtime:
             token = acquire(runtime, app.hash_str)
         grid = internals.HttpGrid(self.address, root_certificates=(self.keys / "ca.crt").read_bytes(), token=token)
-        internals.try_once(grid)
-        internals.add_interceptor(grid, _Persistent(self, min(60.0, deadline or 60.0)))
+        internals.take_over_requests(grid, _Persistent(self, min(60.0, deadline or 60.0)))
         with self._runtime(token) as runtime, _task(runtime, grid):
             yield grid
 
