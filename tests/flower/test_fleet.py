@@ -55,7 +55,7 @@ def test_a_failed_order_is_given_again(gathered):
 def test_a_client_that_is_away_is_not_waited_for_when_there_are_enough(gathered):
     grid, _, fleet = gathered(min_clients=2)
     grid.leave("home")
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     assert set(perform(fleet)) == OUTDOOR
 
 

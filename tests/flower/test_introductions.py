@@ -37,7 +37,7 @@ class Clock:
         asked = []
         for self.now in range(first, seconds, 20):
             before = questions(grid)
-            fleet.registry.look(now=True)
+            fleet.registry.check_nodes(now=True)
             meet(fleet)
             asked += [self.now] * (questions(grid) - before)
         return asked
@@ -45,7 +45,7 @@ class Clock:
 
 def meet(fleet, times=1):
     for _ in range(times):
-        fleet.registry.meet(Wait(60))
+        fleet.registry.poll(Wait(60))
 
 
 def questions(grid, node=HOME):
@@ -60,8 +60,8 @@ def test_a_late_answer_counts_once(second_is_lost, federation, lost_after, caplo
     caplog.set_level("INFO", "fedhca2.server")
     grid, _, fleet = federation()
     grid.deaf = {"home"}
-    fleet.registry.look(now=True)
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
+    fleet.registry.check_nodes(now=True)
     assert questions(grid) == 2
     if second_is_lost:
         grid.sent.popitem()
@@ -94,7 +94,7 @@ def test_a_site_that_does_not_fit_is_asked_and_told_once_and_its_log_says_why(ke
     fleet.gather()
     meet(fleet, 5)
     assert sum(message.metadata.dst_node_id == HOME for message in grid.down) == 2
-    assert "home" not in fleet.registry.known
+    assert "home" not in fleet.registry.profiles
     assert f"({key} in site.yaml)" in fleet.registry.refused["home"]
     grid.deliver()
     assert any(reason in record.message for record in caplog.records if record.name == "fedhca2.site")
@@ -132,7 +132,7 @@ def test_of_two_sites_with_one_data_set_and_other_names_of_classes_one_is_refuse
     describe = sites[second].describe
     sites[second].describe = lambda invitation: replace(describe(invitation), classes={"semseg": "others"})
     fleet.gather()
-    assert [*fleet.registry.known] == [first]
+    assert [*fleet.registry.profiles] == [first]
     assert f"classes of {second}, semseg" in fleet.registry.refused[second]
 
 
@@ -142,7 +142,7 @@ def test_a_site_that_comes_back_with_other_images_is_refused(federation):
     before = fleet.profiles["home"].samples
     grid.replace("home", lambda app: altered({"samples": 10**9}, app, "query"))
     grid.restart("home")
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     meet(fleet)
     assert "as before in this run, got 1000000000" in fleet.registry.refused["node 3"]
     assert fleet.profiles["home"].samples == before
@@ -179,7 +179,7 @@ def test_a_second_key_of_the_same_name_is_refused_even_while_the_first_is_away(f
     fleet.gather()
     grid.leave("home")
     grid.apps[9] = ("home", make_app(sites["home"]))
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     meet(fleet, 2)
     assert fleet.registry.refused == {"node 9": "home has already joined as node 3"}
 
@@ -210,7 +210,7 @@ def test_a_site_has_more_time_where_another_took_long_but_not_without_end(took, 
     grid, _, fleet = federation(min_clients=1)
     grid.deaf = {"home", "outdoor-semseg"}
     clock = Clock(monkeypatch)
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     grid.deaf = {"home"}
     clock.now = took
     meet(fleet)
@@ -230,7 +230,7 @@ def test_who_is_missing_is_offline_or_has_not_answered(federation):
     grid, _, fleet = federation()
     grid.leave("outdoor-semseg")
     grid.deaf = {"home"}
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     meet(fleet)
     assert fleet.registry.missing() == {"outdoor-semseg": "offline", "home": "no introduction yet"}
 
@@ -238,13 +238,13 @@ def test_who_is_missing_is_offline_or_has_not_answered(federation):
 def test_what_a_site_said_before_it_restarted_does_not_count(federation):
     grid, _, fleet = federation()
     grid.deaf = {"home"}
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     grid.lives["home"] = 1
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     grid.sent.popitem()
     grid.deaf = set()
     meet(fleet)
-    assert "home" not in fleet.registry.known
+    assert "home" not in fleet.registry.profiles
 
 
 @pytest.mark.usefixtures("hasty", "watchful")

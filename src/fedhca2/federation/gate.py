@@ -82,7 +82,7 @@ class Expected:
     profiles: Mapping[str, Profile]
     parts: Mapping[str, Container[Part]]  # that each client sends
     weights: Mapping[SlotKey, Weights]
-    at_work: Mapping[str, int] = field(default_factory=dict)  # the rounds of orders given earlier, by client
+    at_work: Mapping[str, int] = field(default_factory=dict)  # the rounds of orders sent earlier, by client
     final: bool = False  # after the last round every task must be scored, and a client may not report a failure
     tasks: TaskSet = TASKS
 
@@ -120,14 +120,14 @@ def _check_rows(reply: Reply, expected: Expected) -> None:
     if set(reply.rows) != slots:
         raise _MisfitError(f"rows: expected {_listed(slots)}, got {_listed(reply.rows)}")
     for slot, row in reply.rows.items():
-        wanted = f"{slot}: expected {layouts[slot].numel} floating-point numbers"
+        expectation = f"{slot}: expected {layouts[slot].numel} floating-point numbers"
         if not isinstance(row, Tensor):
-            raise _MisfitError(f"{wanted}, got {type(row).__name__}")
-        known = row.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-        if not known or row.layout != torch.strided or row.is_meta:
-            raise _MisfitError(f"{wanted}, got {row.dtype} ({row.layout}, {row.device})")
+            raise _MisfitError(f"{expectation}, got {type(row).__name__}")
+        is_supported = row.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+        if not is_supported or row.layout != torch.strided or row.is_meta:
+            raise _MisfitError(f"{expectation}, got {row.dtype} ({row.layout}, {row.device})")
         if row.shape != (layouts[slot].numel,):
-            raise _MisfitError(f"{wanted}, got shape {tuple(row.shape)}")
+            raise _MisfitError(f"{expectation}, got shape {tuple(row.shape)}")
         if slot.part.endswith("_norms"):
             _check_statistics(slot, row, layouts[slot])
 
@@ -148,10 +148,10 @@ def _check_numbers(reply: Reply, expected: Expected) -> None:
     if type(reply.steps) is not int or not 1 <= reply.steps <= 1e9:
         raise _MisfitError(f"steps: expected a whole number from 1 to 1e+09, got {shown(reply.steps)}")
     for slot, agreement in reply.agreement.items():
-        known = expected.weights.get(SlotKey(reply.client, slot))
-        if known is None or len(known.value) != len(agreement):
-            wanted = f"as many numbers as the learned weights, got {len(agreement)}"
-            raise _MisfitError(f"agreement of {shown(str(slot))}: expected {wanted}")
+        weights = expected.weights.get(SlotKey(reply.client, slot))
+        if weights is None or len(weights.value) != len(agreement):
+            expectation = f"as many numbers as the learned weights, got {len(agreement)}"
+            raise _MisfitError(f"agreement of {shown(str(slot))}: expected {expectation}")
         if not all(map(_is_finite, agreement)):
             raise _MisfitError(f"agreement of {slot}: expected finite numbers, got {shown(agreement)}")
     if not set(reply.losses) <= set(tasks) or not all(map(_is_number, reply.losses.values())):
@@ -165,8 +165,8 @@ def _check_numbers(reply: Reply, expected: Expected) -> None:
     for task, scores in reply.metrics.items():
         main, few = expected.tasks[task].metrics, len(scores) <= MAX_SCORES
         if not few or not any(name in scores for name in main) or not all(map(SCORE_NAME.fullmatch, scores)):
-            wanted = f"{' or '.join(main)} and at most {MAX_SCORES - 1} more"
-            raise _MisfitError(f"metrics of {task}: expected {wanted}, got {_listed(scores)}")
+            expectation = f"{' or '.join(main)} and at most {MAX_SCORES - 1} more"
+            raise _MisfitError(f"metrics of {task}: expected {expectation}, got {_listed(scores)}")
         if not all(map(_is_number, scores.values())):
             raise _MisfitError(f"metrics of {task}: expected numbers, got {shown(dict(scores))}")
 

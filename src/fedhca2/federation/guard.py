@@ -101,7 +101,7 @@ class Guard:
 
     def _moves(self, round: int, replies: Mapping[str, Reply], sent: Sent) -> dict[str, dict[Slot, Move]]:
         """Measure how far every row of every client moved."""
-        found: dict[str, dict[Slot, Move]] = {client: {} for client in self.server.profiles}
+        moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.server.profiles}
         for part in self.server.method.aggregators(round):
             for entries in group_rows(part, replies, self.server.profiles).values():
                 moves = self._trained_moves(entries, replies, sent)
@@ -109,8 +109,8 @@ class Guard:
                     rows = self._rows(statistics)
                     moves += unlimited(rows) if self.reach is None else moves_of_statistics(rows)
                 for entry, move in zip([*entries, *statistics], moves, strict=True):
-                    found[entry.client][entry.slot] = move
-        return found
+                    moves_by_client[entry.client][entry.slot] = move
+        return moves_by_client
 
     def _rows(self, entries: Sequence[ClientRow]) -> Rows:
         layout = self.server.visible[entries[0].client].layouts[entries[0].slot]

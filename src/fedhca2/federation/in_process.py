@@ -164,14 +164,14 @@ class InProcess:
             slot.release()
 
 
-def choose_devices(wanted: Sequence[str] = ()) -> list[torch.device]:
-    """The devices to train on: those wanted, or every GPU, or the CPU; raises UserError if one does not exist."""
+def choose_devices(names: Sequence[str] = ()) -> list[torch.device]:
+    """The devices to train on: those named, or every GPU, or the CPU; raises UserError if one does not exist."""
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    there = ["cpu", *gpus, *(["cuda"] if gpus else [])]
-    unknown = [name for name in wanted if name not in there]
+    existing = ["cpu", *gpus, *(["cuda"] if gpus else [])]
+    unknown = [name for name in names if name not in existing]
     if unknown:
-        raise UserError.of(Fault("devices", f"{name!r} does not exist. {suggest(name, there)}") for name in unknown)
-    return [torch.device(name) for name in wanted or gpus or ["cpu"]]
+        raise UserError.of(Fault("devices", f"{name!r} does not exist. {suggest(name, existing)}") for name in unknown)
+    return [torch.device(name) for name in names or gpus or ["cpu"]]
 
 
 @contextmanager

@@ -157,22 +157,22 @@ def moves_of_updates(rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
 
 def moves_of_parameters(part: Part, rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
     """Compare parameters with what their client was sent before training, if the server knows that."""
-    known = [number for number, each in enumerate(trained) if each.start is not None]
-    moves = dict(zip(known, _since_start(rows, trained, known), strict=True)) if known else {}
-    if len(known) < len(trained):
+    with_start = [number for number, each in enumerate(trained) if each.start is not None]
+    moves = dict(zip(with_start, _since_start(rows, trained, with_start), strict=True)) if with_start else {}
+    if len(with_start) < len(trained):
         moves = dict(enumerate(_since_first(part, rows, trained))) | moves
     return [moves[number] for number in range(len(trained))]
 
 
-def _since_start(rows: Rows, trained: Sequence[TrainedRow], known: Sequence[int]) -> list[Move]:
-    some = rows if len(known) == len(trained) else _some(rows, trained, known)
+def _since_start(rows: Rows, trained: Sequence[TrainedRow], with_start: Sequence[int]) -> list[Move]:
+    some = rows if len(with_start) == len(trained) else _some(rows, trained, with_start)
     starts = [start for each in trained if (start := each.start) is not None]
     lengths = {id(start): float(torch.linalg.vector_norm(start, dtype=torch.float64)) for start in starts}
-    rounding = [trained[number].rounding(lengths[id(start)]) for number, start in zip(known, starts, strict=True)]
+    rounding = [trained[number].rounding(lengths[id(start)]) for number, start in zip(with_start, starts, strict=True)]
     distances = some.norms(starts).tolist()
     return [
         Move(distance, trained[number].limit + added, True)
-        for number, distance, added in zip(known, distances, rounding, strict=True)
+        for number, distance, added in zip(with_start, distances, rounding, strict=True)
     ]
 
 

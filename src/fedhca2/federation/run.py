@@ -48,9 +48,9 @@ def run(
     experiment = experiment.resolve()
     early = (*engine.file_names, *BASELINE_FILES) if baseline else engine.file_names
     with closing(RunFolder.new(out, early)) as folder, _broken_files_named():
-        known = read_baseline(baseline, experiment) if baseline else None
-        extra = baseline_files(baseline, known) if baseline and known is not None else {}
-        ready = _prepare(experiment, engine, folder, watcher, known, extra)
+        baseline_scores = read_baseline(baseline, experiment) if baseline else None
+        extra = baseline_files(baseline, baseline_scores) if baseline and baseline_scores is not None else {}
+        ready = _prepare(experiment, engine, folder, watcher, baseline_scores, extra)
         with ready.rounds(watcher) as train:
             outcome = train()
         return ready.conclude(outcome)
@@ -71,7 +71,7 @@ def resume(out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, override
     Everything is checked before anything changes: a folder that cannot be resumed stays unchanged.
     """
     with reopened(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _broken_files_named():
-        ready = _prepare(experiment.resolve(), engine, folder, watcher, RunFiles(out).kept_baseline, {})
+        ready = _prepare(experiment.resolve(), engine, folder, watcher, RunFiles(out).recorded_baseline, {})
         with ready.rounds(watcher) as train:
             outcome = train()
         return ready.conclude(outcome)
@@ -104,9 +104,9 @@ def reopened(
         check_changes(began, written, files.config_file, settings_stay=settings_stay)
         check_changes(began, experiment, settings_stay=settings_stay)
         check_rounds(experiment, folder)
-        if files.kept_baseline is not None and experiment.rounds != began.rounds:
-            wanted = f"expected {began.rounds}, as in the baseline of this run"
-            raise UserError("rounds", f"{wanted}, got {experiment.rounds}")
+        if files.recorded_baseline is not None and experiment.rounds != began.rounds:
+            fault = f"expected {began.rounds}, as in the baseline of this run, got {experiment.rounds}"
+            raise UserError("rounds", fault)
         if files.finished and experiment.rounds <= began.rounds:
             how = "" if settings_stay else f". To train longer: --set rounds=N with N above {began.rounds}"
             page = "" if files.has_page else f". To write its report: {shlex.join(['fedhca2', 'report', str(out)])}"
@@ -146,8 +146,8 @@ def _train_baseline(
 ) -> Scores:
     """The scores of Local, trained in a folder within the run's unless it is already finished there."""
     local, path = experiment.with_method("local"), folder.path / BASELINE_FOLDER
-    if (known := finished_scores(path, local)) is not None:
-        return known
+    if (scores := finished_scores(path, local)) is not None:
+        return scores
     with closing(RunFolder.open(path) if RunFiles(path).begun else RunFolder.new(path)) as own:
         if own.checkpoint:
             check_changes(own.checkpoint.experiment, local, path, settings_stay=engine.settings_stay)

@@ -111,20 +111,21 @@ class SumOnlyServer(Server):
 
     def _mix(self, round: int, mixings: Mixings, sent: Sent) -> tuple[Mixed, Mapping[str, str]]:
         """Let clients compute the sums for every blend of every mixing; a sum of one row stays with its client."""
-        wanted = [
+        parts_by_mixing = [
             [[_part(stack, weights) for weights in blend.weights.tolist()] for blend in mixing.sums]
             for stack, mixing in mixings
         ]
-        parts = [part for blends in wanted for rows in blends for part in rows if len(part.sum.weights) > 1]
+        parts = [part for blends in parts_by_mixing for rows in blends for part in rows if len(part.sum.weights) > 1]
         summed = self.summer.add(round, [part.sum for part in parts]) if parts else Summed(())
         dropped = dict(summed.dropped)
-        made: dict[int, Tensor] = {}
+        rows_by_part: dict[int, Tensor] = {}
         for part, row in zip(parts, summed.rows, strict=True):
             fault = self._excess(round, part, row, sent, summed.dropped) if row is not None else None
             dropped |= dict.fromkeys(part.sum.weights, fault) if fault else {}
             if row is not None and not fault:
-                made[id(part)] = row
-        return [[[made.get(id(part)) for part in rows] for rows in blends] for blends in wanted], dropped
+                rows_by_part[id(part)] = row
+        mixed = [[[rows_by_part.get(id(part)) for part in rows] for rows in blends] for blends in parts_by_mixing]
+        return mixed, dropped
 
     def _excess(self, round: int, part: "_Part", row: Tensor, sent: Sent, dropped: Container[str]) -> str | None:
         """Why a sum is farther from the start of its rows than all of them together can move; None if it is not."""

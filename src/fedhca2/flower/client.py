@@ -189,8 +189,8 @@ class FlowerClient:
             self._restore(load_state(self._folder / STATE_FILE))
             return Reply(self.profile.client, order.round, failed=fault)
         rows, agreement = self._exchange.outgoing(self.parts, order, local.steps, lambda part: 0.0)
-        told = {"seconds": perf_counter() - began, "steps": local.steps, "declined": declined}
-        reply = Reply(self.profile.client, order.round, rows, agreement, losses, **told)  # type: ignore[arg-type]
+        report = {"seconds": perf_counter() - began, "steps": local.steps, "declined": declined}
+        reply = Reply(self.profile.client, order.round, rows, agreement, losses, **report)  # type: ignore[arg-type]
         self._round = order.round
         save_answer(self._folder, reply, self._state())
         return reply

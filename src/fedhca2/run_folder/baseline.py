@@ -47,8 +47,8 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
 
 def other_settings(files: RunFiles, experiment: Experiment, free: Set[str]) -> list[str]:
     """The settings, apart from the free ones, in which a run differs from this experiment."""
-    recorded, wanted = files.config, experiment.to_dict()
-    return [key for key in sorted({*recorded, *wanted} - free) if recorded.get(key) != wanted.get(key)]
+    recorded, current = files.config, experiment.to_dict()
+    return [key for key in sorted({*recorded, *current} - free) if recorded.get(key) != current.get(key)]
 
 
 def check_same(files: RunFiles, experiment: Experiment) -> None:

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 def check_spread(experiment: Experiment) -> None:
-    """Raise UserError if the clients of an experiment cannot be in several places."""
+    """Raise UserError if the clients of an experiment cannot be on several machines."""
     if experiment.resolved_method.local.in_one_place:
         name = experiment.method_name
         raise UserError("method", f"expected one whose clients keep their data apart, got {name!r}; run it in-process")
@@ -105,7 +105,7 @@ class FlowerFleet:
         self.registry = SiteRegistry(engine.grid, experiment, engine.terms, self.invitation)
         if folder.checkpoint:
             self.registry.claims |= {each["client"]: each["samples"] for each in RunFiles(folder.path).of("profile")}
-        self.profiles: Mapping[str, Profile] = self.registry.known
+        self.profiles: Mapping[str, Profile] = self.registry.profiles
         self.images = experiment.guard.images  # how many they may have: what they say is not believed
         self.summer = self if experiment.secure_aggregation else None
         self.stops_at_once = engine.collect is None  # sites that are not this command's outlast it
@@ -135,14 +135,14 @@ class FlowerFleet:
         """Wait for as many clients as a round needs, and briefly for the others; record registrations from now on."""
         self._admissions = Admissions(self._engine.look, self._folder)
         wait = Wait(self.terms.deadline)
-        while len(self.registry.known) < self.quorum:
+        while len(self.registry.profiles) < self.quorum:
             if wait.is_over or (not self.terms.await_refused and self.registry.all_have_answered):
-                raise TooFewClientsError(self._too_few(len(self.registry.known), "have introduced themselves", wait))
-            self.registry.meet(wait)
+                raise TooFewClientsError(self._too_few(len(self.registry.profiles), "have introduced themselves", wait))
+            self.registry.poll(wait)
             wait.tell(self.registry.missing())
         grace = Wait(GRACE_S)
         while not grace.is_over and self.registry.expects_introductions:
-            self.registry.meet(grace)
+            self.registry.poll(grace)
         if self.summer is None:
             check_method(self.experiment.resolved_method, self.profiles, self.expected)
 
@@ -156,8 +156,8 @@ class FlowerFleet:
         }
         late = None if any(order.finish for order in orders.values()) else self.experiment.participation.late
         if late:  # who got its order in an earlier round and has not answered is still expected to
-            known = {client: self._unanswered.get((client, order.round)) for client, order in orders.items()}
-            requests |= {client: request for client, request in known.items() if request}
+            earlier = {client: self._unanswered.get((client, order.round)) for client, order in orders.items()}
+            requests |= {client: request for client, request in earlier.items() if request}
         needed = min((self.terms.min_clients or 1) if late else self.quorum, len(orders))
         wait, enough = Wait(self.terms.deadline), Wait(late.seconds) if late and late.seconds else None
         replies, away = self.registry.deliver(requests, needed, wait, enough=enough, forget=late is None)

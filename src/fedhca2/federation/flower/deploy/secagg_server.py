@@ -110,12 +110,12 @@ class SecureSum:
             Sum({client: own for client, own in each.weights.items() if client in shared}, each.numel)
             for each in self.sums
         ]
-        wanted = {number: each for number, each in enumerate(among) if len(each.weights) > 1}
-        masked = self._masked(shared, list(wanted.values()), least)
-        stayed = self._without_lone(set(masked), list(wanted.values()), least)
+        needed = {number: each for number, each in enumerate(among) if len(each.weights) > 1}
+        masked = self._collect_masked(shared, list(needed.values()), least)
+        stayed = self._without_lone(set(masked), list(needed.values()), least)
         seeds, keys = self._secrets(public, shared, stayed, least)
         rows: list[Tensor | None] = [None] * len(self.sums)
-        for position, (number, each) in enumerate(wanted.items()):
+        for position, (number, each) in enumerate(needed.items()):
             if members := sorted(stayed & set(each.weights)):
                 total = np.zeros(each.numel, np.uint32)
                 for client in members:
@@ -132,8 +132,8 @@ class SecureSum:
     ) -> tuple[dict[str, bytes], dict[str, bytes]]:
         """The seeds of the clients that stayed, and the keys of those that dropped out."""
         split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
-        asked = dict.fromkeys(split["stayed"], split)
-        opened = self._stage(secagg_site.UNMASK, asked, lambda answer: _Opened.model_validate(answer.header), least)
+        requests = dict.fromkeys(split["stayed"], split)
+        opened = self._stage(secagg_site.UNMASK, requests, lambda answer: _Opened.model_validate(answer.header), least)
         seeds, keys = ([getattr(each, kind) for each in opened.values()] for kind in ("seeds", "keys"))
         mark = secagg_site.commitment
         return (
@@ -141,13 +141,15 @@ class SecureSum:
             {client: _recover(client, keys, least, _public_of, public[client][0]) for client in split["dropped"]},
         )
 
-    def _masked(self, shared: Mapping[str, _Shared], wanted: Sequence[Sum], least: int) -> dict[str, list[Whole]]:
+    def _collect_masked(
+        self, shared: Mapping[str, _Shared], needed: Sequence[Sum], least: int
+    ) -> dict[str, list[Whole]]:
         """Every client's masked numbers, for each of its sums."""
         sums = [
             {client: {str(slot): weight for slot, weight in own.items()} for client, own in each.weights.items()}
-            for each in wanted
+            for each in needed
         ]
-        sizes = {client: [each.numel for each in wanted if client in each.weights] for client in shared}
+        sizes = {client: [each.numel for each in needed if client in each.weights] for client in shared}
         requests = {
             client: {
                 "sums": sums,
@@ -205,16 +207,16 @@ class SecureSum:
 
 
 def _recover(
-    client: str, opened: Iterable[Mapping[str, str]], least: int, mark: Callable[[bytes], str], known: str
+    client: str, opened: Iterable[Mapping[str, str]], least: int, mark: Callable[[bytes], str], expected: str
 ) -> bytes:
-    """Recover a client's secret of a known mark from shares, some of which may be forged: a hundred combinations."""
+    """Recover a client's secret with the expected mark from shares; some may be forged, so it tries a hundred choices."""
     shares = [each[client] for each in opened if client in each]
     if len(shares) < least:
         raise NoSumError(f"expected {least} shares of {client}'s secret, got {len(shares)}")
     for some in islice(combinations(shares, least), 100):
         with suppress(Exception):  # of shares that are none, anything may be said
             secret: bytes = combine_shares([bytes.fromhex(share) for share in some])
-            if mark(secret) == known:
+            if mark(secret) == expected:
                 return secret
     raise NoSumError(f"shares of {client}'s secret: expected those of its commitment, got others")
 

@@ -136,8 +136,8 @@ class Site:
         declined = []
         if order.compare and (noised or not reports):
             declined.append(f"losses stay at the site: {'noise does not cover them' if noised else withheld}")
-        asked = replace(order, evaluate=order.evaluate and reports, compare=order.compare and not declined)
-        reply = self._within_budget(session, asked)
+        reduced = replace(order, evaluate=order.evaluate and reports, compare=order.compare and not declined)
+        reply = self._within_budget(session, reduced)
         if order.evaluate and not reports:
             reply = replace(reply, metrics={})
             declined.insert(0, f"scores stay at the site: {withheld}")

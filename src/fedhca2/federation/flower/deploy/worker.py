@@ -1,4 +1,4 @@
-"""A site at work: it answers a server's messages, beside a SuperNode that fetches them, or as Flower's ClientApp.
+"""A site at work: it answers a server's messages, next to a SuperNode that fetches them, or as Flower's ClientApp.
 
 Flower's own setup starts Python and torch again for every message. Here they stay loaded, and so does the client. Code
 that a run ships is ignored: only the installed code runs.
@@ -55,7 +55,7 @@ from fedhca2.federation.run import run_or_resume
 from fedhca2.run_folder.records import ServerRecord, Watcher
 from fedhca2.words import counted
 
-# What the server is told of each kind of error. Messages of errors name files, columns and values, and stay in the log.
+# What the server learns of each kind of error. Messages of errors name files, columns and values, and stay in the log.
 SENTENCES: Mapping[type[Exception], str] = {
     UserError: "the experiment does not fit the settings or data of this site",
     RoundIsOverError: "the round is over at this site",
@@ -194,7 +194,7 @@ def answer(find_site: Callable[[], Site], message: Message) -> Message:
             return Message(pack({}), reply_to=message)
         with one_per_core(site.config.turns) if site.config.turns else nullcontext():
             return _answer(site, message, header)
-    except Exception as error:  # whatever happens, the site continues, and the server is told
+    except Exception as error:  # whatever happens, the site continues, and the server learns of it
         expected = isinstance(error, UserError | RoundIsOverError)
         why = "; ".join(map(plain, str(error).splitlines()))
         log.error("cannot take part: %s", why, exc_info=None if expected else error)
@@ -221,7 +221,7 @@ def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
 
 
 def public_reason(error: Exception) -> str:
-    """What the server is told of an error: a fixed sentence, and which settings of the site refuse something.
+    """What the server learns of an error: a fixed sentence, and which settings of the site refuse something.
 
     >>> public_reason(FileNotFoundError("/data/ward 7/Anna Smith, 1962.png"))
     'this site cannot read or write a file; its log says more'
