@@ -66,8 +66,8 @@ def compare(out, straight):
 def sweep(folder, name, work, stride, start=None):
     """Kill the work at its first step, then at later ones, let it finish each time, and compare."""
 
-    def prepared(place):
-        return shutil.copytree(start, place) if start else place
+    def prepared(folder):
+        return shutil.copytree(start, folder) if start else folder
 
     straight = prepared(folder / name)
     ended(child(lambda: work(straight)))

@@ -81,9 +81,9 @@ def main(folder, seed, kills):
             done += dead
             longest *= 1.1 if dead else 0.6  # so that a run meets several deaths, however busy the machine is
         runs += 1
-        for place, expected in ((out, straight), (out / "baseline", straight / "baseline")):
-            if not same_runs(place, expected):
-                sys.exit(f"{place} differs from the straight run")
+        for run, expected in ((out, straight), (out / "baseline", straight / "baseline")):
+            if not same_runs(run, expected):
+                sys.exit(f"{run} differs from the straight run")
     print(f"{done} kills over {runs} runs, each equal to the straight run")
 
 

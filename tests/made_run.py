@@ -113,8 +113,14 @@ def _aggregation(rng, round, part, members, mixing, votes=None):
     rows = rng.standard_normal((len(members), 5))
     about = {"event": "aggregation", "round": round, "part": part, "members": members, "measure": "rows"}
     gets = [list(range(len(members)))]
-    held = votes.tolist() if votes is not None else None
-    return {**about, "products": (rows @ rows.T).tolist(), "mixing": [mixing.tolist()], "gets": gets, "votes": held}
+    votes_of_members = votes.tolist() if votes is not None else None
+    return {
+        **about,
+        "products": (rows @ rows.T).tolist(),
+        "mixing": [mixing.tolist()],
+        "gets": gets,
+        "votes": votes_of_members,
+    }
 
 
 def _samples(folder, rng):

@@ -109,9 +109,9 @@ def same_runs(one, other):
 def noting(clients, batches):
     """`Client.batches`, which also adds the client to a weak set: those that it still has are in memory."""
 
-    def noted(client, *given):
+    def noted(client, *args):
         clients.add(client)
-        return batches(client, *given)
+        return batches(client, *args)
 
     return noted
 

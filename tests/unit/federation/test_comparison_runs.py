@@ -28,7 +28,7 @@ def test_every_method_has_the_settings_that_the_experiment_gives_it(tmp_path):
         {"name": "fedper", "final_epochs": 1}, methods={name: settings[name] for name in settings if name != "fedper"}
     )
     found = [run.experiment.resolved_method for run in plan_runs(experiment, list(settings), 1, tmp_path)]
-    assert found[1:] == [resolve(name, given).over(3) for name, given in settings.items()]
+    assert found[1:] == [resolve(name, values).over(3) for name, values in settings.items()]
 
 
 def test_settings_of_other_methods_do_not_make_another_run(tmp_path):
@@ -91,7 +91,7 @@ def test_only_methods_with_every_seed_are_compared(tmp_path):
     assert [run.name for run in select_complete(runs)] == ["local, seed 0", "local, seed 1"]
 
 
-def test_a_comparison_is_known_by_its_runs_with_local_first(tmp_path):
+def test_the_runs_of_a_comparison_are_found_with_local_first(tmp_path):
     for method in ("fedavg", "local"):
         made_run(tmp_path / method / "seed-0", method)
     assert [folder.parent.name for folder in find_runs(tmp_path)] == ["local", "fedavg"]

@@ -76,7 +76,7 @@ def gpu(tmp_path, monkeypatch):
     install(folder, monkeypatch, "print('0, GPU-0a\\n1, GPU-1b')", "nvidia-smi")
     install(folder, monkeypatch, "")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(parallel_runs, "choose_devices", lambda wanted: [torch.device("cuda")])
+    monkeypatch.setattr(parallel_runs, "choose_devices", lambda names: [torch.device("cuda")])
     monkeypatch.setattr(parallel_runs, "usable_cores", lambda: list(range(8)))
 
 

@@ -57,7 +57,7 @@ def contents(run):
 
 @pytest.fixture
 def cups(tmp_path):
-    """A folder of images with a CSV file, and a finished run `run` of one round beside it."""
+    """A folder of images with a CSV file, and a finished run `run` of one round next to it."""
     folder = tmp_path / "cups"
     folder.mkdir()
     (folder / "labels.csv").write_text("image,brand,split\n")
@@ -81,7 +81,7 @@ def test_a_run_keeps_its_images_when_rows_were_added(cups, tmp_path):
 
 
 @pytest.mark.parametrize("command", [["resume", "--set", "rounds=2"], ["evaluate"]])
-def test_an_image_that_is_gone_is_one_line_and_nothing_changes(cups, tmp_path, command):
+def test_a_missing_image_is_an_error_that_changes_nothing(cups, tmp_path, command):
     used = partition(tmp_path / "run")["south"]["train"][0]
     drop_row(cups, used)
     before = contents(tmp_path / "run")
@@ -108,13 +108,13 @@ def test_every_client_without_its_images_is_named(cups, tmp_path):
     ],
 )
 def test_a_list_of_images_is_as_this_version_or_an_older_one_wrote_it(cups, tmp_path, record, code, said):
-    known, file = partition(tmp_path / "run"), tmp_path / "run" / "partition.json"
+    clients, file = partition(tmp_path / "run"), tmp_path / "run" / "partition.json"
     if record is None:
         file.unlink()
     elif isinstance(record, list):
-        file.write_text(json.dumps({name: {key: of[key] for key in record} for name, of in known.items()}))
+        file.write_text(json.dumps({name: {key: of[key] for key in record} for name, of in clients.items()}))
     else:
-        file.write_text(json.dumps({**known, "north": record}))
+        file.write_text(json.dumps({**clients, "north": record}))
     done = resume(tmp_path)
     assert (done.exit_code, said in done.output) == (code, True)
     assert not code or done.output.count("\n") == 1

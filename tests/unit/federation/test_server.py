@@ -41,8 +41,8 @@ def test_the_shared_update_is_one_object_for_all_that_is_remembered_if_weights_a
 def test_an_absent_client_keeps_its_weights():
     server, state, _, _ = first_round()
     after, deliveries, _ = server.step(state, all_replies(1, {ENCODER: (2.0,)})[1:])
-    kept = [after.weights[SlotKey(client, ENCODER)] == state.weights[SlotKey(client, ENCODER)] for client in "ab"]
-    assert (kept, sorted(deliveries)) == ([True, False], ["b", "c"])
+    unchanged = [after.weights[SlotKey(client, ENCODER)] == state.weights[SlotKey(client, ENCODER)] for client in "ab"]
+    assert (unchanged, sorted(deliveries)) == ([True, False], ["b", "c"])
     after, deliveries, _ = server.step(state, [])
     assert (after.round, after.weights, deliveries) == (2, state.weights, {})
 

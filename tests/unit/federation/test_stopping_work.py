@@ -111,7 +111,7 @@ class Failing(Silent):
 
 
 @pytest.mark.parametrize("error", [CrashError, KeyboardInterrupt])
-def test_a_run_that_failed_in_long_epochs_leaves_no_thread_no_state_and_at_most_the_client_that_failed(tmp_path, error):
+def test_a_failed_run_leaves_no_threads_and_no_states(tmp_path, error):
     clients, before, out = WeakSet(), set(enumerate()), tmp_path / "run"
     experiment = small(clients=[{**client, "epochs": LONG} for client in SETTINGS["clients"]])
     cores = patch("fedhca2.federation.in_process.usable_cores", lambda: [0, 1, 2])

@@ -48,7 +48,7 @@ def saved(tmp_path, rounds=(1,), keep=2):
     return checkpoints
 
 
-def test_everything_comes_back_and_a_row_for_several_clients_is_kept_once(tmp_path):
+def test_a_checkpoint_is_restored_and_stores_a_shared_row_once(tmp_path):
     found = saved(tmp_path).latest()
     assert (found.progress.state, found.notes, found.experiment.to_dict()) == (progress().state, NOTES, EXPERIMENT)
     pending = found.progress.pending
@@ -80,7 +80,7 @@ def test_rows_in_files_of_an_older_checkpoint_are_read_and_checked(tmp_path, con
 
 
 @pytest.mark.parametrize("first", [1, 999_997])
-def test_so_many_are_kept_in_their_order(tmp_path, first):
+def test_the_latest_checkpoints_are_kept(tmp_path, first):
     assert Checkpoints(tmp_path / "checkpoints").latest() is None
     rounds = range(first, first + 5)
     assert saved(tmp_path, rounds, keep=2).latest().progress.state.round == rounds[-1]

@@ -41,7 +41,7 @@ def holed_run(path, method="fedhca2"):
 
 
 @pytest.mark.parametrize("value", [nan, inf, -inf])
-def test_what_is_no_number_is_written_as_null(tmp_path, value):
+def test_nan_and_infinities_are_written_as_null(tmp_path, value):
     folder = RunFolder.new(tmp_path / "run")
     folder.rewind(small())
     folder.events.log("metric", value=value)
@@ -64,7 +64,7 @@ def test_a_score_that_is_null_is_not_known(tmp_path):
     assert ("—" in done.stdout, "nan" in done.stdout) == (True, False)
 
 
-def test_such_a_run_can_be_a_baseline(tmp_path):
+def test_a_run_with_a_null_score_can_be_a_baseline(tmp_path):
     holed_run(tmp_path, "local")
     (tmp_path / "config.yaml").write_text(small("local").to_yaml())
     assert isnan(read_baseline(tmp_path, small())["road"]["semseg"]["miou"])

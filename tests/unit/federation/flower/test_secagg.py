@@ -44,8 +44,8 @@ def add(*weights, rows=ROWS, **options):
 
 def assert_sum(found, weights, members=5, steps=1.0):
     """It is the weighted sum of rows, off by half a step, or some more, and by float32's rounding of values."""
-    wanted = sum(weight * ROWS[name].double() for name, weight in weights.items())
-    assert (found.double() - wanted).abs().max() <= steps * (Steps(8.0, members).size / 2 + 1e-8)
+    expected = sum(weight * ROWS[name].double() for name, weight in weights.items())
+    assert (found.double() - expected).abs().max() <= steps * (Steps(8.0, members).size / 2 + 1e-8)
 
 
 def equally(names):
@@ -61,34 +61,34 @@ def test_a_sum_is_off_by_half_a_step_of_each_at_most(weights, steps):
     assert_sum(add(weights).rows[0], weights, steps=steps)
 
 
-def test_two_sums_at_once_are_of_their_own_clients():
+def test_two_sums_at_once_have_different_clients():
     first, second = add(*PAIRS).rows
     assert_sum(first, PAIRS[0], members=2)
     assert_sum(second, PAIRS[1], members=3)
 
 
 @pytest.mark.parametrize("stage", [SHARE, MASK])
-def test_who_drops_out_is_left_out_of_the_mean_and_named(stage):
+def test_a_client_that_drops_out_is_named_and_left_out_of_the_mean(stage):
     found = add(absent={"c": stage})
     assert_sum(found.rows[0], equally("abde"), steps=1.25)
     assert found.dropped == {"c": "not there"}
 
 
-def test_who_drops_out_after_its_row_came_is_in_the_mean():
+def test_a_client_that_drops_out_after_its_row_came_is_in_the_mean():
     found = add(absent={"c": UNMASK})
     assert_sum(found.rows[0], MEAN)
     assert found.dropped == {}
 
 
 @pytest.mark.parametrize("stage", [SHARE, MASK, UNMASK])
-def test_below_the_threshold_there_is_no_sum_and_everybody_knows_why(stage):
+def test_too_few_clients_give_no_sum_and_the_reason(stage):
     found = add(absent=dict.fromkeys("abc", stage))
     assert found.rows == [None]
     assert set(found.dropped) == set(NAMES)
     assert "expected 3 clients" in found.dropped["e"]
 
 
-def test_the_last_one_of_a_sum_keeps_its_row_to_itself():
+def test_the_last_client_of_a_sum_sends_no_row():
     found = add(*PAIRS, absent={"d": MASK})
     assert found.rows[0] is None
     assert set(found.dropped) == {"a", "d"}
@@ -134,13 +134,13 @@ def test_masks_of_two_sums_are_unrelated():
 
 
 @pytest.mark.parametrize("value", [9.0, torch.nan])
-def test_a_client_with_a_value_beyond_the_clip_sends_nothing_and_says_so(value):
+def test_a_client_with_a_value_beyond_the_clip_sends_only_the_reason(value):
     found = add(rows=ROWS | {"b": torch.full((NUMEL,), value)})
     assert list(found.dropped) == ["b"]
     assert f"at most 8 (secure_aggregation.clip), got {value:g}" in found.dropped["b"]
 
 
-def test_numbers_that_are_no_row_spoil_the_round_and_nothing_else():
+def test_invalid_masked_numbers_fail_only_this_round():
     def anything(header, masked):
         return header, masked + np.uint32(2**31)
 
@@ -157,7 +157,7 @@ def test_shares_that_are_made_up_change_nothing_while_there_are_enough_others():
     assert_sum(add(spoiled={("a", UNMASK): made_up}).rows[0], MEAN)
 
 
-def test_too_many_shares_that_are_made_up_spoil_the_round_and_are_noticed():
+def test_too_many_forged_shares_are_noticed_and_fail_the_round():
     found = add(spoiled={(name, UNMASK): made_up for name in "abc"})
     assert found.rows == [None]
     assert "shares of a's secret: expected those of its commitment" in found.dropped["a"]
@@ -197,7 +197,7 @@ def test_clients_whose_shares_others_cannot_read_are_named_and_left_out(readers)
     assert found.dropped["e"] == f"{', '.join(readers['e'])} cannot read its shares"
 
 
-def test_below_the_threshold_there_is_no_sum_and_they_are_named():
+def test_too_many_clients_with_unreadable_shares_give_no_sum():
     spoiled = {(name, SHARE): unreadable(*NAMES) for name in "cde"}
     found = add(spoiled=spoiled)
     assert found.rows == [None]
@@ -205,7 +205,7 @@ def test_below_the_threshold_there_is_no_sum_and_they_are_named():
     assert {name for name, why in found.dropped.items() if why.endswith("cannot read its shares")} >= {*"cde"}
 
 
-def test_what_was_masked_in_vain_is_masked_anew():
+def test_rows_are_masked_anew_when_a_sum_is_repeated():
     clients = Clients(ROWS, spoiled={("e", SHARE): unreadable(*"abcd")})
     clients.add(summing(MEAN, NUMEL))
     first, second = (masked for stage, client, _, masked in clients.seen if (stage, client) == (MASK, "a"))
@@ -236,7 +236,7 @@ def test_weights_that_differ_are_refused_where_the_method_says_that_they_are_equ
     assert add(uneven, rules=SumRules(equal=frozenset({"encoder"}))).rows == [None]
 
 
-def test_who_drops_out_leaves_no_sum_of_two():
+def test_a_sum_of_two_after_a_dropout_is_refused():
     assert add(equally("abc"), rows=some_rows("abc"), absent={"c": MASK}, rules=SumRules()).rows == [None]
 
 
@@ -273,7 +273,7 @@ def test_a_site_does_not_help_to_unmask(request_):
         clients.answer("a", UNMASK, request_)
 
 
-def test_a_site_says_again_what_it_has_said():
+def test_a_site_repeats_its_answer_to_a_repeated_request():
     clients = after_masking()
     request = {"stayed": NAMES, "dropped": []}
     assert clients.answer("a", UNMASK, request) == clients.answer("a", UNMASK, request)
@@ -292,7 +292,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize("sums", SUMS.values(), ids=SUMS)
-def test_a_site_masks_nothing_for_sums(sums):
+def test_a_site_masks_no_rows_for_unsafe_sums(sums):
     clients = Clients(ROWS, absent=dict.fromkeys(NAMES, MASK))
     clients.add(summing(MEAN, NUMEL))
     clients.gone.clear()

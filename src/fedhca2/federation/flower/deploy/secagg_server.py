@@ -209,7 +209,7 @@ class SecureSum:
 def _recover(
     client: str, opened: Iterable[Mapping[str, str]], least: int, mark: Callable[[bytes], str], expected: str
 ) -> bytes:
-    """Recover a client's secret with the expected mark from shares; some may be forged, so it tries a hundred choices."""
+    """Recover a client's secret with the expected mark from shares, some perhaps forged; tries a hundred choices."""
     shares = [each[client] for each in opened if client in each]
     if len(shares) < least:
         raise NoSumError(f"expected {least} shares of {client}'s secret, got {len(shares)}")
