@@ -7,7 +7,7 @@
 
 Clients learn by Adam from noisy gradients, each towards an optimum of its own that is near the others'; rounds, weights
 and guard are the server's own. One client plays an attack in every round. Drift is |θ − θ'| / |θ'| over all values that
-the others hold at the end, where θ' is what they hold if that client is away; the next column is their loss, as a multiple of
+the others hold at the end, where θ' is what they hold if that client is away; their loss follows, as a multiple of
 what it is then. `refused` says that no reply was used: all is as if the client were away, to the last bit. As in real
 runs, training moves a row by a few hundredths of what the guard takes for possible, and that is about the row's length.
 """

@@ -56,11 +56,9 @@ class Warm:
         order = {"command": [*map(str, command)], "env": dict(env or os.environ), "cwd": str(cwd or Path.cwd())}
         order["ends_with_parent"] = self.ends_with_parent
         source, sink = os.pipe()
-        stdin_of_child = source if stdin in (None, DEVNULL, PIPE) else stdin
+        own_stdin = source if stdin in (None, DEVNULL, PIPE) else stdin
         with LOCK:
-            socket.send_fds(
-                _forking(), [json.dumps(order).encode()], [stdin_of_child, stdout.fileno(), stderr.fileno()]
-            )
+            socket.send_fds(_forking(), [json.dumps(order).encode()], [own_stdin, stdout.fileno(), stderr.fileno()])
             self.pid, self.returncode = int(_forking().recv(100)), None
         os.close(source)
         self.stdin = os.fdopen(sink, "w")

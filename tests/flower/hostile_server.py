@@ -154,16 +154,9 @@ REFUSED = {
         "scores of a site with a budget": lambda server: finish(server, "told", THRIFTY)
     },
     "the privacy budget is spent": {"more updates than a budget allows": many_updates},
-    "expected finite rows": {
-        "rows of NaN": plant(nan),
-        "rows of infinity": plant(inf),
-        "rows of 3e38": plant(3e38),
-    },
+    "expected finite rows": {"rows of NaN": plant(nan), "rows of infinity": plant(inf), "rows of 3e38": plant(3e38)},
     "expected rows at most": {"rows of 1e6": plant(1e6), "rows of 1e6 in place of its own": plant(1e6, "nothing")},
-    "expected a finite scale": {
-        "a scale of NaN": plant(1e-3, scale=nan),
-        "a scale of 1e300": plant(1e-3, scale=1e300),
-    },
+    "expected a finite scale": {"a scale of NaN": plant(1e-3, scale=nan), "a scale of 1e300": plant(1e-3, scale=1e300)},
 }
 ATTACKS = {name: play for plays in REFUSED.values() for name, play in plays.items()}
 ANSWERS = {name: answer for answer, plays in REFUSED.items() for name in plays}

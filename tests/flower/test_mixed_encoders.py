@@ -76,10 +76,7 @@ def test_an_encoder_that_nobody_shares_is_not_sent(done):
     parts = {name: Trained.open(done, name).model().slots() for name in sent}
     rows = {
         name: sum(
-            4 * tensor.numel()
-            for slot, tensors in slots.items()
-            if slot.part == "decoder"
-            for tensor in tensors.values()
+            4 * tensor.numel() for slot, own in slots.items() if slot.part == "decoder" for tensor in own.values()
         )
         for name, slots in parts.items()
     }

@@ -14,10 +14,10 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import (
     ComparisonRun,
+    complete_runs,
     find_runs,
     plan_runs,
     plan_sweep,
-    select_complete,
     sweep_rows,
 )
 from fedhca2.methods import METHODS, components_of, settings_of
@@ -207,7 +207,7 @@ def _carry_out(
         faults = run_planned(planned, max_jobs, console, mps=mps)
     finally:
         lock.release()
-    runs = [RunFiles.open(run.folder) for run in select_complete(planned)]
+    runs = [RunFiles.open(run.folder) for run in complete_runs(planned)]
     table = write_comparison(runs, folder, trivial=trivial) if runs else None
     if table is not None:
         console.print(comparison_table(table))

@@ -149,7 +149,7 @@ def join_baselines(runs: Sequence[ComparisonRun]) -> None:
             join_baseline(run.folder, run.baseline)
 
 
-def select_complete(runs: Sequence[ComparisonRun]) -> list[ComparisonRun]:
+def complete_runs(runs: Sequence[ComparisonRun]) -> list[ComparisonRun]:
     """The runs of rows that have finished with every seed, so that their means are comparable."""
     unfinished = {run.row for run in runs if not run.finished}
     return [run for run in runs if run.row not in unfinished]

@@ -21,15 +21,7 @@ from fedhca2.clients.precompile import precompile
 from fedhca2.clients.training import Learner
 from fedhca2.cores import host_free
 from fedhca2.errors import UserError
-from fedhca2.experiment import (
-    Experiment,
-    OpenData,
-    Shard,
-    assign_shards,
-    open_data,
-    partition_as_data,
-    without_broken,
-)
+from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.experiment.build import plan_clients, step_kind
 from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.client_store import ClientStore

@@ -67,21 +67,15 @@ class InProcess:
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Carry out every order; see `each` about errors."""
-        changed = not all(order.finish for order in orders.values())
-        replies: dict[str, Reply] = {}
-        queue = self._queue(orders)
 
-        def serve(slot: DeviceSlot) -> None:
-            while not slot.stop.is_set() and (name := queue.next(slot, self.slots)) is not None:
-                with self._borrowed(name, slot, changed) as client:
-                    reply = client.perform(orders[name], watch)
-                    if orders[name].finish:
-                        self._finished(client)
-                    replies[name] = replace(reply, rows={at: row.to(self.home) for at, row in reply.rows.items()})
+        def work(client: Client) -> Reply:
+            order = orders[client.name]
+            reply = client.perform(order, watch)
+            if order.finish:
+                self._finished(client)
+            return replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
 
-        with self._working() as work:
-            work.extend(self.pool.submit(serve, slot) for slot in self.slots)
-        return {name: replies[name] for name in orders}
+        return self.each(orders, work, changed=not all(order.finish for order in orders.values()))
 
     def each(self, names: Collection[str], work: Callable[[Client], T], *, changed: bool = True) -> dict[str, T]:
         """Do some work for each of these clients, in parallel, starting with those that have the most images.
@@ -90,7 +84,9 @@ class InProcess:
         stop after their current batch, before the error is raised.
         """
         done: dict[str, T] = {}
-        queue = self._queue(names)
+        self.store.prepare(names)
+        by_load = sorted(names, key=lambda name: self.store.clients[name].load, reverse=True)
+        queue = ClientQueue(by_load, self.kinds)
 
         def serve(slot: DeviceSlot) -> None:
             while not slot.stop.is_set() and (name := queue.next(slot, self.slots)) is not None:
@@ -100,10 +96,6 @@ class InProcess:
         with self._working() as working:
             working.extend(self.pool.submit(serve, slot) for slot in self.slots)
         return {name: done[name] for name in names}
-
-    def _queue(self, names: Collection[str]) -> ClientQueue:
-        self.store.prepare(names)
-        return ClientQueue(sorted(names, key=lambda name: self.store.clients[name].load, reverse=True), self.kinds)
 
     @contextmanager
     def _working(self) -> Iterator[list[Future[Any]]]:

@@ -23,7 +23,7 @@ from fedhca2.federation.stopping import Interrupted, stop_between_rounds
 from fedhca2.federation.sum_server import SumOnlyServer
 from fedhca2.imports import allow_code
 from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
-from fedhca2.run_folder.folder import BASELINE_FILES, BASELINE_FOLDER
+from fedhca2.run_folder.folder import BASELINE_FILES, BASELINE_FOLDER, PAGE
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress, Watcher, Watchers
 from fedhca2.run_folder.result import Result, Scores, both_gains, origin, privacy_spent, versions
@@ -33,12 +33,7 @@ IN_PROCESS = InProcessEngine()
 
 
 def run(
-    experiment: Experiment,
-    out: Path,
-    *,
-    watcher: Watcher,
-    engine: Engine = IN_PROCESS,
-    baseline: Path | None = None,
+    experiment: Experiment, out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, baseline: Path | None = None
 ) -> Result:
     """Train, evaluate and write the run's folder.
 
@@ -78,12 +73,7 @@ def resume(out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, override
 
 
 def run_or_resume(
-    experiment: Experiment,
-    out: Path,
-    *,
-    watcher: Watcher,
-    engine: Engine = IN_PROCESS,
-    baseline: Path | None = None,
+    experiment: Experiment, out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, baseline: Path | None = None
 ) -> Result:
     """Run an experiment, or continue it if its folder holds a run."""
     if RunFiles(out).begun:
@@ -109,7 +99,11 @@ def reopened(
             raise UserError("rounds", fault)
         if files.finished and experiment.rounds <= began.rounds:
             how = "" if settings_stay else f". To train longer: --set rounds=N with N above {began.rounds}"
-            page = "" if files.has_page else f". To write its report: {shlex.join(['fedhca2', 'report', str(out)])}"
+            page = (
+                ""
+                if (out / PAGE).is_file()
+                else f". To write its report: {shlex.join(['fedhca2', 'report', str(out)])}"
+            )
             raise UserError(out, f"already finished{how}{page}")
         yield folder, experiment
 

@@ -11,17 +11,7 @@ from fedhca2.aggregation import Rows
 from fedhca2.experiment import Experiment
 from fedhca2.federation.guard import start_of_training
 from fedhca2.federation.moves import MoveLimits, Reach
-from fedhca2.federation.server import (
-    ClientRow,
-    Mixed,
-    Mixings,
-    Sent,
-    Server,
-    Stack,
-    empty_reply,
-    group_rows,
-    stack_key,
-)
+from fedhca2.federation.server import ClientRow, Mixed, Mixings, Sent, Server, Stack, empty_reply, group_rows, stack_key
 from fedhca2.messages import Profile, Reply
 from fedhca2.params import Layout, Slot
 from fedhca2.seeds import derive

@@ -65,11 +65,6 @@ class RunFiles:
         return (self.path / RESULT).is_file()
 
     @property
-    def has_page(self) -> bool:
-        """Whether the run's page has been drawn."""
-        return (self.path / PAGE).is_file()
-
-    @property
     def config_file(self) -> Path:
         """The resolved config, a file that `Experiment.load` reads."""
         return self.path / CONFIG

@@ -106,12 +106,7 @@ def slot(captures, *kinds):
     ("waiting", "own", "other", "order"),
     [
         (["a-1", "b-1"], slot(False, "b"), (), ["a-1", "b-1", None]),  # on a CPU, as they come
-        (
-            ["a-1", "b-1", "a-2", "b-2"],
-            slot(True, "b"),
-            (),
-            ["b-1", "b-2", "a-1", "a-2"],
-        ),  # a GPU: captured kinds first
+        (["a-1", "b-1", "a-2", "b-2"], slot(True, "b"), (), ["b-1", "b-2", "a-1", "a-2"]),  # a GPU: captured first
         (["a-1", "b-1"], slot(True), slot(True, "a"), ["b-1", "a-1"]),  # then those that no other slot knows
     ],
 )

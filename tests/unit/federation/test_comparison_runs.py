@@ -6,7 +6,7 @@ import pytest
 from fedhca2.configs import built_in_names
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.comparison_runs import find_runs, join_baselines, plan_runs, run_all, select_complete
+from fedhca2.federation.comparison_runs import complete_runs, find_runs, join_baselines, plan_runs, run_all
 from fedhca2.methods import resolve
 from fedhca2.reports.layouts import write_comparison
 from fedhca2.run_folder.reader import RunFiles
@@ -88,7 +88,7 @@ def test_only_methods_with_every_seed_are_compared(tmp_path):
     for run in runs[:3]:
         run.folder.mkdir(parents=True)
         (run.folder / "result.json").write_text("{}")
-    assert [run.name for run in select_complete(runs)] == ["local, seed 0", "local, seed 1"]
+    assert [run.name for run in complete_runs(runs)] == ["local, seed 0", "local, seed 1"]
 
 
 def test_the_runs_of_a_comparison_are_found_with_local_first(tmp_path):

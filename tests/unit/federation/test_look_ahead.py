@@ -74,9 +74,7 @@ MIXED = {"clients": [*SETTINGS["clients"][:2], SETTINGS["clients"][2] | {"model"
         ("fedhca2", {"every": 1, "clients": 2}, {}, {0: ["road", "shop"], 1: ["road", "shop"]}, {1: ALL, 2: ALL}),
     ],
 )
-def test_transfers_and_effects_are_logged_in_measured_rounds(
-    measured, method, diagnostics, changes, transfers, effects
-):
+def test_transfers_and_effects_are_logged(measured, method, diagnostics, changes, transfers, effects):
     run, found = RunFiles(measured(method, diagnostics, **changes)), {}
     for event in run.of("effect"):
         found.setdefault(event["round"], []).append(event["client"])

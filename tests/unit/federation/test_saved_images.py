@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import invoke
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.local import write_sites
 from tiny_encoder import TINY
@@ -23,10 +22,6 @@ VALUES = {
     "data": {"cups": {"kind": "csv", "root": "cups", "columns": {"classification": "brand"}, "size": [32, 32]}},
     "clients": [{"name": name, "data": "cups", "tasks": ["classification"]} for name in ("north", "south")],
 }
-
-
-def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def add_images(folder, numbers, brands=("tea", "milk")):

@@ -28,16 +28,12 @@ def test_an_incomplete_last_line_is_skipped(tmp_path):
     assert len(RunFiles.open(tmp_path).events) == whole
 
 
-def test_a_broken_line_is_an_error_with_its_number(tmp_path):
+def test_a_broken_line_or_result_is_an_error(tmp_path):
     made_run(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], "nonsense", *lines[1:]]))
     with pytest.raises(UserError, match="line 2: expected JSON, got 'nonsense"):
         _ = RunFiles.open(tmp_path).events
-
-
-def test_a_broken_result_is_an_error(tmp_path):
-    made_run(tmp_path)
     (tmp_path / "result.json").write_text("{")
     with pytest.raises(UserError, match="expected JSON"):
         _ = RunFiles.open(tmp_path).result

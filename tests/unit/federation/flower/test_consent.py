@@ -92,6 +92,8 @@ def test_a_site_uses_its_own_weights_or_refuses(tmp_path):
     assert accepted.model.encoder.weights == str(tmp_path / "own.pt")
     with pytest.raises(UserError, match=r"none, scenes \(weights in site\.yaml\), got 'own'"):
         accept(experiment(**WEIGHTS), site())
+    timm = experiment(model={"encoder": {"name": "resnet18.tv_in1k", "weights": "timm"}})
+    assert accept(timm, site(weights="timm")).model.encoder.weights == "timm"
 
 
 NOISY, NOISIER = {"clip": 1.0, "noise": 0.5}, {"clip": 0.1, "noise": 3.0}
@@ -176,11 +178,6 @@ def test_an_encoder_that_a_site_has_not_listed_is_refused():
 def test_parts_and_methods_that_a_site_does_not_list_are_refused(own, method, fault):
     with pytest.raises(RefusalError, match=fault):
         accept(experiment(method=method), site(**own))
-
-
-def test_timms_weights_are_those_on_the_sites_disk():
-    base = experiment(model={"encoder": {"name": "resnet18.tv_in1k", "weights": "timm"}})
-    assert accept(base, site(weights="timm")).model.encoder.weights == "timm"
 
 
 def test_every_refused_setting_has_its_own_line():
@@ -335,17 +332,8 @@ def own_kind(tmp_path, task="depth"):
     return {"kind": f"{tmp_path}/{task}.py:Rooms", "root": str(tmp_path)}
 
 
-def test_code_that_reads_images_is_never_named_to_a_site(tmp_path):
-    sent = invitation(experiment(data={"rooms": own_kind(tmp_path)})).experiment
-    assert sent["data"] == {"rooms": {"kind": "own", "size": [32, 32]}}
-
-
 def listed(path):
     return experiment(data={"rooms": {**EXPERIMENT["data"]["rooms"], "test": str(path)}})
-
-
-def test_a_file_of_test_images_is_never_named_to_a_site(tmp_path):
-    assert invitation(listed(tmp_path)).experiment["data"]["rooms"]["test"] == "own"
 
 
 def test_a_site_uses_its_own_file_of_test_images_or_refuses(tmp_path):
@@ -381,9 +369,10 @@ def counting(tmp_path):
     return experiment(tasks={"count": f"{tmp_path}/declared.py:COUNT"}, data={"rooms": data}, **COUNTED), data
 
 
-def test_code_of_a_task_is_never_named_to_a_site(tmp_path):
-    base, _ = counting(tmp_path)
-    assert invitation(base).experiment["tasks"] == {"count": {"kind": "own"}}
+def test_code_and_files_of_the_coordinator_are_never_named_to_a_site(tmp_path):
+    sent = invitation(counting(tmp_path)[0]).experiment
+    assert (sent["data"]["rooms"], sent["tasks"]) == ({"kind": "own", "size": [32, 32]}, {"count": {"kind": "own"}})
+    assert invitation(listed(tmp_path)).experiment["data"]["rooms"]["test"] == "own"
 
 
 def test_a_site_uses_its_own_code_of_a_task_or_refuses(tmp_path):

@@ -95,6 +95,12 @@ def test_the_last_client_of_a_sum_sends_no_row():
     assert_sum(found.rows[1], PAIRS[1], members=3)
 
 
+def after_masking():
+    clients = Clients(ROWS)
+    clients.add(summing(MEAN, NUMEL))
+    return clients
+
+
 def masked_by(clients, name):
     return next(masked for stage, client, _, masked in clients.seen if (stage, client) == (MASK, name))
 
@@ -115,22 +121,15 @@ def test_what_the_server_gets_of_a_row_is_uniform():
 
 
 def test_the_same_row_looks_different_every_time():
-    seen = []
-    for _ in range(2):
-        clients = Clients(ROWS)
-        clients.add(summing(MEAN, NUMEL))
-        seen.append(masked_by(clients, "a"))
-    assert (seen[0] == seen[1]).mean() < 0.02
+    first, second = (masked_by(after_masking(), "a") for _ in range(2))
+    assert (first == second).mean() < 0.02
 
 
 def test_flowers_own_masks_are_not_used_since_different_secrets_give_the_same():
     one, other = bytes(range(32)), bytes(range(4, 8)) + bytes(range(4)) + bytes(range(8, 32))
     assert np.array_equal(pseudo_rand_gen(one, 2**32, [(9,)])[0], pseudo_rand_gen(other, 2**32, [(9,)])[0])
     assert not np.array_equal(mask(one, 0, 9), mask(other, 0, 9))
-
-
-def test_masks_of_two_sums_are_unrelated():
-    assert not np.array_equal(mask(bytes(32), 0, 9), mask(bytes(32), 1, 9))
+    assert not np.array_equal(mask(one, 0, 9), mask(one, 1, 9))  # nor are the masks of two sums the same
 
 
 @pytest.mark.parametrize("value", [9.0, torch.nan])
@@ -141,10 +140,10 @@ def test_a_client_with_a_value_beyond_the_clip_sends_only_the_reason(value):
 
 
 def test_invalid_masked_numbers_fail_only_this_round():
-    def anything(header, masked):
+    def spoil(header, masked):
         return header, masked + np.uint32(2**31)
 
-    found = add(spoiled={("b", MASK): anything})
+    found = add(spoiled={("b", MASK): spoil})
     assert found.rows == [None]
     assert "values within the clip" in found.dropped["a"]
 
@@ -252,13 +251,7 @@ def test_keys_that_others_could_not_use_are_not_passed_on(keys):
         read_keys(SiteAnswer({"keys": keys}, None))
 
 
-def after_masking():
-    clients = Clients(ROWS)
-    clients.add(summing(MEAN, NUMEL))
-    return clients
-
-
-ASKED = {
+UNSAFE = {
     "both shares of one client": {"stayed": NAMES, "dropped": ["b"]},
     "too few that stayed": {"stayed": ["a", "b"], "dropped": ["c", "d", "e"]},
     "others than took part": {"stayed": [*NAMES, "mallory"], "dropped": []},
@@ -266,7 +259,7 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("request_", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("request_", UNSAFE.values(), ids=UNSAFE)
 def test_a_site_does_not_help_to_unmask(request_):
     clients = after_masking()
     with pytest.raises(SumRefusedError):

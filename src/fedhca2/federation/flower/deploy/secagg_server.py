@@ -111,7 +111,7 @@ class SecureSum:
             for each in self.sums
         ]
         needed = {number: each for number, each in enumerate(among) if len(each.weights) > 1}
-        masked = self._collect_masked(shared, list(needed.values()), least)
+        masked = self._ask_masked(shared, list(needed.values()), least)
         stayed = self._without_lone(set(masked), list(needed.values()), least)
         seeds, keys = self._secrets(public, shared, stayed, least)
         rows: list[Tensor | None] = [None] * len(self.sums)
@@ -141,9 +141,7 @@ class SecureSum:
             {client: _recover(client, keys, least, _public_of, public[client][0]) for client in split["dropped"]},
         )
 
-    def _collect_masked(
-        self, shared: Mapping[str, _Shared], needed: Sequence[Sum], least: int
-    ) -> dict[str, list[Whole]]:
+    def _ask_masked(self, shared: Mapping[str, _Shared], needed: Sequence[Sum], least: int) -> dict[str, list[Whole]]:
         """Every client's masked numbers, for each of its sums."""
         sums = [
             {client: {str(slot): weight for slot, weight in own.items()} for client, own in each.weights.items()}
@@ -191,12 +189,7 @@ class SecureSum:
         return torch.from_numpy(added * (secagg_site.largest(each.weights) * scale)).float()
 
     def _stage(
-        self,
-        stage: str,
-        requests: Requests,
-        read: Read[T],
-        least: int,
-        values: Mapping[str, int] | None = None,
+        self, stage: str, requests: Requests, read: Read[T], least: int, values: Mapping[str, int] | None = None
     ) -> dict[str, T]:
         """The clients' answers; raises NoSumError if there are too few."""
         heard, away = self.ask(stage, requests, read, least, values or {})
