@@ -65,13 +65,13 @@ def run(
     """
     folder, other = Path(out) if out else default_folder(experiment.name), Path(baseline) if baseline else None
     if exist_ok and RunFiles(folder).begun:
-        return _continued(experiment, folder, other, quiet=quiet)
+        return _continue_run(experiment, folder, other, quiet=quiet)
     with watch_here(Console(quiet=quiet)) as watcher:
         run_function(engine)(experiment, folder, watcher=watcher, baseline=other)
     return Run(folder)
 
 
-def _continued(experiment: Experiment, folder: Path, baseline: Path | None, *, quiet: bool) -> "Run":
+def _continue_run(experiment: Experiment, folder: Path, baseline: Path | None, *, quiet: bool) -> "Run":
     """The run of this experiment in a folder, finished if it was not; raises UserError if it is another one."""
     imports.allow_code(experiment.own_code)  # which the user has just named
     files = RunFiles.open(folder)

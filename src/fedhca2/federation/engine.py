@@ -186,7 +186,7 @@ class PooledRun(InProcessRun):
         """Train a round of these clients; returns what their replies say of it."""
         slot = self.slots[0]
         with ExitStack() as stack:
-            stack.enter_context(self._explained("method pooled", self.experiment.training, slot))
+            stack.enter_context(self._explain_errors("method pooled", self.experiment.training, slot))
             clients = {name: stack.enter_context(self.store.borrow(name)) for name in self.profiles}
             stack.enter_context(on_device(next(iter(clients.values()))))
             steps = {name: clients[name].single_steps(round, watch) for name in names}

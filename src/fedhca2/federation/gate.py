@@ -118,7 +118,7 @@ def _check_rows(reply: Reply, expected: Expected) -> None:
     layouts = expected.profiles[reply.client].layouts
     slots = {slot for slot in layouts if slot.part in expected.parts.get(reply.client, ())}
     if set(reply.rows) != slots:
-        raise _MisfitError(f"rows: expected {_listed(slots)}, got {_listed(reply.rows)}")
+        raise _MisfitError(f"rows: expected {_join_names(slots)}, got {_join_names(reply.rows)}")
     for slot, row in reply.rows.items():
         expectation = f"{slot}: expected {layouts[slot].numel} floating-point numbers"
         if not isinstance(row, Tensor):
@@ -161,12 +161,12 @@ def _check_numbers(reply: Reply, expected: Expected) -> None:
     if expected.final and not reply.metrics and reply.declined:
         raise _MisfitError(reply.declined)
     if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
-        raise _MisfitError(f"metrics: expected those of {', '.join(tasks)}, got {_listed(reply.metrics)}")
+        raise _MisfitError(f"metrics: expected those of {', '.join(tasks)}, got {_join_names(reply.metrics)}")
     for task, scores in reply.metrics.items():
         main, few = expected.tasks[task].metrics, len(scores) <= MAX_SCORES
         if not few or not any(name in scores for name in main) or not all(map(SCORE_NAME.fullmatch, scores)):
             expectation = f"{' or '.join(main)} and at most {MAX_SCORES - 1} more"
-            raise _MisfitError(f"metrics of {task}: expected {expectation}, got {_listed(scores)}")
+            raise _MisfitError(f"metrics of {task}: expected {expectation}, got {_join_names(scores)}")
         if not all(map(_is_number, scores.values())):
             raise _MisfitError(f"metrics of {task}: expected numbers, got {shown(dict(scores))}")
 
@@ -182,13 +182,13 @@ def _is_finite(value: object) -> bool:
     return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
 
 
-def _listed(names: Iterable[object]) -> str:
+def _join_names(names: Iterable[object]) -> str:
     listed = sorted(plain(str(name), MAX_NAME) for name in names)
     return ", ".join(listed[:12]) + (" …" if len(listed) > 12 else "") or "none"
 
 
-def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
-    """Well-formed replies by client, sorted by name, and the reasons against the others."""
+def check_replies(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
+    """Check replies: returns those that can be used by client, sorted by name, and the reasons against the others."""
     sound: dict[str, Reply] = {}
     refused: dict[str, str] = {}
     for reply in replies:

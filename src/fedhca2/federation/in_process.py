@@ -90,7 +90,7 @@ class InProcess:
 
         def serve(slot: DeviceSlot) -> None:
             while not slot.stop.is_set() and (name := queue.next(slot, self.slots)) is not None:
-                with self._borrowed(name, slot, changed) as client:
+                with self._borrow(name, slot, changed) as client:
                     done[name] = work(client)
 
         with self._working() as working:
@@ -114,15 +114,19 @@ class InProcess:
             served.result()
 
     @contextmanager
-    def _borrowed(self, name: str, slot: DeviceSlot, changed: bool) -> Iterator[Client]:
+    def _borrow(self, name: str, slot: DeviceSlot, changed: bool) -> Iterator[Client]:
         """A client to work with; errors that a user can do something about say so in one line."""
         stopped = suppress(Stopped)  # another client's error is the one to raise
-        with self.store.borrow(name, changed=changed) as client, self._explained(name, client.training, slot), stopped:
+        with (
+            self.store.borrow(name, changed=changed) as client,
+            self._explain_errors(name, client.training, slot),
+            stopped,
+        ):
             client.device_slot = slot
             yield client
 
     @contextmanager
-    def _explained(self, who: str, training: Training, slot: DeviceSlot) -> Iterator[None]:
+    def _explain_errors(self, who: str, training: Training, slot: DeviceSlot) -> Iterator[None]:
         """Say in one line what a user can do about a device, a compiler, or code of their own that fails."""
         where = f"client {who!r}" if who in self.profiles else who
         try:

@@ -42,7 +42,7 @@ def run(
     """
     experiment = experiment.resolve()
     early = (*engine.file_names, *BASELINE_FILES) if baseline else engine.file_names
-    with closing(RunFolder.new(out, early)) as folder, _broken_files_named():
+    with closing(RunFolder.new(out, early)) as folder, _name_broken_files():
         baseline_scores = read_baseline(baseline, experiment) if baseline else None
         extra = baseline_files(baseline, baseline_scores) if baseline and baseline_scores is not None else {}
         ready = _prepare(experiment, engine, folder, watcher, baseline_scores, extra)
@@ -65,7 +65,7 @@ def resume(out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, override
 
     Everything is checked before anything changes: a folder that cannot be resumed stays unchanged.
     """
-    with reopened(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _broken_files_named():
+    with reopen(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _name_broken_files():
         ready = _prepare(experiment.resolve(), engine, folder, watcher, RunFiles(out).recorded_baseline, {})
         with ready.rounds(watcher) as train:
             outcome = train()
@@ -83,7 +83,7 @@ def run_or_resume(
 
 
 @contextmanager
-def reopened(
+def reopen(
     out: Path, overrides: list[str] | None = None, *, settings_stay: bool = False
 ) -> Iterator[tuple[RunFolder, Experiment]]:
     """Open the folder of a resumable run, with the settings to continue with; raises UserError if there is none."""
@@ -155,7 +155,7 @@ def _train_baseline(
 
 
 @contextmanager
-def _broken_files_named() -> Iterator[None]:
+def _name_broken_files() -> Iterator[None]:
     """Report an unreadable file in one line that names it and says how to continue without it."""
     try:
         yield

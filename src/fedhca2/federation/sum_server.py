@@ -110,14 +110,14 @@ class SumOnlyServer(Server):
         dropped = dict(summed.dropped)
         rows_by_part: dict[int, Tensor] = {}
         for part, row in zip(parts, summed.rows, strict=True):
-            fault = self._excess(round, part, row, sent, summed.dropped) if row is not None else None
+            fault = self._find_excess(round, part, row, sent, summed.dropped) if row is not None else None
             dropped |= dict.fromkeys(part.sum.weights, fault) if fault else {}
             if row is not None and not fault:
                 rows_by_part[id(part)] = row
         mixed = [[[rows_by_part.get(id(part)) for part in rows] for rows in blends] for blends in parts_by_mixing]
         return mixed, dropped
 
-    def _excess(self, round: int, part: "_Part", row: Tensor, sent: Sent, dropped: Container[str]) -> str | None:
+    def _find_excess(self, round: int, part: "_Part", row: Tensor, sent: Sent, dropped: Container[str]) -> str | None:
         """Why a sum is farther from the start of its rows than all of them together can move; None if it is not."""
         stayed = [(entry, weight) for entry, weight in part.entries if entry.client not in dropped]
         starts = [start_of_training(self, entry, sent) for entry, _ in stayed]

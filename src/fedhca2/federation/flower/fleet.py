@@ -29,7 +29,7 @@ from fedhca2.federation.flower.deploy.superlink import fingerprint
 from fedhca2.federation.flower.site_registry import Request, SiteRegistry
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError, Wait, by_reason
 from fedhca2.federation.gate import MAX_NAME, Refused, plain
-from fedhca2.federation.run import reopened
+from fedhca2.federation.run import reopen
 from fedhca2.federation.server import check_method
 from fedhca2.federation.sum_server import Sum, Summed, visible_profile
 from fedhca2.messages import Order, Profile, Reply
@@ -54,7 +54,7 @@ def check_spread(experiment: Experiment) -> None:
 def check_resumable(out: Path) -> None:
     """Raise UserError if this is not a resumable run over Flower; called before anything is stopped or started."""
     read_note(out)
-    with reopened(out, settings_stay=FlowerEngine.settings_stay):
+    with reopen(out, settings_stay=FlowerEngine.settings_stay):
         pass
 
 

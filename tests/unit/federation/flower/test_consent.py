@@ -20,7 +20,7 @@ from fedhca2.federation.flower.deploy.consent import (
     check_order,
     expected_profile,
 )
-from fedhca2.federation.flower.deploy.site import noised_scores
+from fedhca2.federation.flower.deploy.site import add_noise
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
@@ -283,7 +283,7 @@ SCORES = {"depth": {"rmse": 2.0}, "edge": {"ods_f": 60.0, "ois_f": 61.0}}
 
 def test_noised_scores_have_the_deviation_that_the_budget_pays_for():
     """The noise is in ranges, 80 m and 100 %, times the root of two."""
-    samples = [noised_scores(SCORES, 1.5, bytes([n]) * 32, round=0)[0] for n in range(250)]
+    samples = [add_noise(SCORES, 1.5, bytes([n]) * 32, round=0)[0] for n in range(250)]
     assert [list(scores) for scores in samples[0].values()] == [["rmse"], ["ods_f"]]
     for task, metric, width in (("depth", "rmse", 80), ("edge", "ods_f", 100)):
         values = torch.tensor([scores[task][metric] for scores in samples])
@@ -293,7 +293,7 @@ def test_noised_scores_have_the_deviation_that_the_budget_pays_for():
 
 @pytest.mark.parametrize(("one", "other"), [(80.0, 1e30), (0.0, float("nan"))])
 def test_scores_outside_their_range_count_as_its_end(one, other):
-    found, expected = (noised_scores({"depth": {"rmse": value}}, 1.0, bytes(32), 0)[0] for value in (other, one))
+    found, expected = (add_noise({"depth": {"rmse": value}}, 1.0, bytes(32), 0)[0] for value in (other, one))
     assert found == expected
 
 

@@ -158,7 +158,7 @@ class SecureSum:
         }
         self.away |= {client: "all others of its sum have dropped out" for client in shared if client not in requests}
         numel = {client: sum(each) for client, each in sizes.items()}
-        heard = self._stage(secagg_site.MASK, requests, _read_masked, least, numel)
+        heard = self._stage(secagg_site.MASK, requests, _read_masked_rows, least, numel)
         self._find_faulty(shared, {client: unreadable for client, (_, unreadable) in heard.items()}, least)
         return {client: np.split(values, np.cumsum(sizes[client])[:-1]) for client, (values, _) in heard.items()}
 
@@ -230,7 +230,7 @@ def read_keys(answer: SiteAnswer) -> tuple[str, str]:
     return agreed, read
 
 
-def _read_masked(answer: SiteAnswer) -> tuple[Whole, frozenset[str]]:
+def _read_masked_rows(answer: SiteAnswer) -> tuple[Whole, frozenset[str]]:
     """The masked numbers of a client, and whose shares it cannot read."""
     if answer.rows is None:
         raise ValueError("expected masked rows, got none")

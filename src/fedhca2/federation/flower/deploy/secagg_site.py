@@ -219,7 +219,7 @@ class SumMember:
             unreadable = tuple(client for client in members if client not in (self.name, *opened))
             self._update(held=secrets.held | opened, members=members, sums=sums, unreadable=unreadable)
         rows = self.rows()
-        masked = [self._masked(number, rows) for number, each in enumerate(sums) if self.name in each]
+        masked = [self._mask_rows(number, rows) for number, each in enumerate(sums) if self.name in each]
         return np.concatenate(masked) if masked else np.empty(0, np.uint32)
 
     def unmask(self, request: Request) -> Request:
@@ -278,7 +278,7 @@ class SumMember:
             raise SumRefusedError("a sum: expected two or more of the clients that take part, got others")
         self.rules.check(sums, self.name, members)
 
-    def _masked(self, number: int, rows: Mapping[Slot, Tensor]) -> Whole:
+    def _mask_rows(self, number: int, rows: Mapping[Slot, Tensor]) -> Whole:
         secrets, weights = self.secrets, self.secrets.sums[number]
         unit = largest(weights)
         scaled = [rows[Slot.parse(slot)].cpu().double().numpy() * (w / unit) for slot, w in weights[self.name].items()]
