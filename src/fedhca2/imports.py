@@ -234,7 +234,7 @@ def _note_of(file: Path) -> Path:
     configured = Path(os.environ.get("XDG_STATE_HOME", ""))
     state = configured if configured.is_absolute() else Path("~/.local/state")
     try:
-        state = state.expanduser()  # never a relative folder: the working directory may be a stranger's
+        state = state.expanduser()  # never a relative folder: the working directory may belong to someone else
     except RuntimeError as error:
         raise FileNotFoundError(str(error)) from None
     return state / "fedhca2" / "code" / sha256(os.fsencode(file) + b"\0" + file.read_bytes()).hexdigest()

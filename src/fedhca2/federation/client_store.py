@@ -153,7 +153,7 @@ class ClientQueue:
         self._waiting, self._kinds, self._lock = list(waiting), kinds, Lock()
 
     def next(self, slot: DeviceSlot, others: Iterable[DeviceSlot]) -> str | None:
-        """The next client for this slot of several; None if nobody waits."""
+        """The next client for this slot of several; None if no client waits."""
         with self._lock:
             if not self._waiting:
                 return None

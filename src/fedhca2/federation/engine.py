@@ -186,7 +186,7 @@ class PooledRun(InProcessRun):
         """Train a round of these clients; returns what their replies say of it."""
         slot = self.slots[0]
         with ExitStack() as stack:
-            stack.enter_context(self._explain_errors("method pooled", self.experiment.training, slot))
+            stack.enter_context(self._explain("method pooled", self.experiment.training, slot))
             clients = {name: stack.enter_context(self.store.borrow(name)) for name in self.profiles}
             stack.enter_context(on_device(next(iter(clients.values()))))
             steps = {name: clients[name].single_steps(round, watch) for name in names}
@@ -217,7 +217,7 @@ def share_parameters(client: Client, shared: dict[Hashable, Parameter]) -> None:
 
 
 def share_moments(client: Client, shared: defaultdict[Tensor, Any]) -> None:
-    """Let a client's optimiser use these moments, and add those of its parameters that nobody else has."""
+    """Let a client's optimiser use these moments, and add those of the parameters that only it has."""
     old = client.personal
     client.personal = client.shared = Learner(old.model, old.training)
     shared.update({own: old.optimizer.state[own] for own in client.personal.parameters if own in old.optimizer.state})

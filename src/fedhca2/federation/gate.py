@@ -163,8 +163,8 @@ def _check_numbers(reply: Reply, expected: Expected) -> None:
     if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
         raise _MisfitError(f"metrics: expected those of {', '.join(tasks)}, got {_join_names(reply.metrics)}")
     for task, scores in reply.metrics.items():
-        main, few = expected.tasks[task].metrics, len(scores) <= MAX_SCORES
-        if not few or not any(name in scores for name in main) or not all(map(SCORE_NAME.fullmatch, scores)):
+        main, are_few = expected.tasks[task].metrics, len(scores) <= MAX_SCORES
+        if not are_few or not any(name in scores for name in main) or not all(map(SCORE_NAME.fullmatch, scores)):
             expectation = f"{' or '.join(main)} and at most {MAX_SCORES - 1} more"
             raise _MisfitError(f"metrics of {task}: expected {expectation}, got {_join_names(scores)}")
         if not all(map(_is_number, scores.values())):
@@ -189,19 +189,19 @@ def _join_names(names: Iterable[object]) -> str:
 
 def check_replies(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
     """Check replies: returns those that can be used by client, sorted by name, and the reasons against the others."""
-    sound: dict[str, Reply] = {}
+    valid: dict[str, Reply] = {}
     refused: dict[str, str] = {}
     for reply in replies:
         fault = fault_of(reply, expected)
         name = plain(reply.client, MAX_NAME) if isinstance(getattr(reply, "client", None), str) else "unknown"
         if fault:
             refused.setdefault(name, fault.why)
-        elif name in sound:
+        elif name in valid:
             refused[f"{name} (again)"] = "expected one reply of a client in a round, got another"
         else:
-            sound[name] = reply
-    refused = {f"{client} (again)" if client in sound else client: why for client, why in refused.items()}
-    return dict(sorted(sound.items())), refused
+            valid[name] = reply
+    refused = {f"{client} (again)" if client in valid else client: why for client, why in refused.items()}
+    return dict(sorted(valid.items())), refused
 
 
 def senders(replies: Iterable[Reply], parts: Mapping[str, Container[Part]]) -> list[str]:

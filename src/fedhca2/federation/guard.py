@@ -79,10 +79,10 @@ class Guard:
         rounds = {client: at_work.get(client, state.round) for client in self.server.profiles}
         parts = {client: self.server.uploads(client, round) for client, round in rounds.items()}
         expected = Expected(state.round, self.server.visible, parts, state.weights, at_work, tasks=self.tasks)
-        sound, refused = check_replies(replies, expected)
-        moves = self._measure_moves(state.round, sound, sent or {})
-        too_far = {client: why for client in sound if (why := self._find_excess(client, moves[client], state.shares))}
-        used = {client: reply for client, reply in sound.items() if client not in too_far}
+        valid, refused = check_replies(replies, expected)
+        moves = self._measure_moves(state.round, valid, sent or {})
+        too_far = {client: why for client in valid if (why := self._find_excess(client, moves[client], state.shares))}
+        used = {client: reply for client, reply in valid.items() if client not in too_far}
         shares = dict(state.shares)
         for client in used:
             for slot, move in moves[client].items():

@@ -67,15 +67,21 @@ class InProcess:
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Carry out every order; see `each` about errors."""
+        changed = not all(order.finish for order in orders.values())
+        replies: dict[str, Reply] = {}
+        queue = self._queue(orders)
 
-        def work(client: Client) -> Reply:
-            order = orders[client.name]
-            reply = client.perform(order, watch)
-            if order.finish:
-                self._finished(client)
-            return replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
+        def serve(slot: DeviceSlot) -> None:
+            while not slot.stop.is_set() and (name := queue.next(slot, self.slots)) is not None:
+                with self._borrow(name, slot, changed) as client:
+                    reply = client.perform(orders[name], watch)
+                    if orders[name].finish:
+                        self._finished(client)
+                    replies[name] = replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
 
-        return self.each(orders, work, changed=not all(order.finish for order in orders.values()))
+        with self._working() as work:
+            work.extend(self.pool.submit(serve, slot) for slot in self.slots)
+        return {name: replies[name] for name in orders}
 
     def each(self, names: Collection[str], work: Callable[[Client], T], *, changed: bool = True) -> dict[str, T]:
         """Do some work for each of these clients, in parallel, starting with those that have the most images.
@@ -84,9 +90,7 @@ class InProcess:
         stop after their current batch, before the error is raised.
         """
         done: dict[str, T] = {}
-        self.store.prepare(names)
-        by_load = sorted(names, key=lambda name: self.store.clients[name].load, reverse=True)
-        queue = ClientQueue(by_load, self.kinds)
+        queue = self._queue(names)
 
         def serve(slot: DeviceSlot) -> None:
             while not slot.stop.is_set() and (name := queue.next(slot, self.slots)) is not None:
@@ -96,6 +100,10 @@ class InProcess:
         with self._working() as working:
             working.extend(self.pool.submit(serve, slot) for slot in self.slots)
         return {name: done[name] for name in names}
+
+    def _queue(self, names: Collection[str]) -> ClientQueue:
+        self.store.prepare(names)
+        return ClientQueue(sorted(names, key=lambda name: self.store.clients[name].load, reverse=True), self.kinds)
 
     @contextmanager
     def _working(self) -> Iterator[list[Future[Any]]]:
@@ -117,16 +125,12 @@ class InProcess:
     def _borrow(self, name: str, slot: DeviceSlot, changed: bool) -> Iterator[Client]:
         """A client to work with; errors that a user can do something about say so in one line."""
         stopped = suppress(Stopped)  # another client's error is the one to raise
-        with (
-            self.store.borrow(name, changed=changed) as client,
-            self._explain_errors(name, client.training, slot),
-            stopped,
-        ):
+        with self.store.borrow(name, changed=changed) as client, self._explain(name, client.training, slot), stopped:
             client.device_slot = slot
             yield client
 
     @contextmanager
-    def _explain_errors(self, who: str, training: Training, slot: DeviceSlot) -> Iterator[None]:
+    def _explain(self, who: str, training: Training, slot: DeviceSlot) -> Iterator[None]:
         """Say in one line what a user can do about a device, a compiler, or code of their own that fails."""
         where = f"client {who!r}" if who in self.profiles else who
         try:

@@ -144,7 +144,7 @@ def run_rounds(
     """Train up to this many rounds, and evaluate the final models.
 
     :param evaluate_every: clients report scores every so many rounds; 0: only at the end.
-    :param guard: stands before the server; by default it checks only the form of replies.
+    :param guard: checks replies before the server gets them; by default only their form.
     :param choose: selects the clients of a round.
     :param compare_every: every so many rounds, clients also report what the server's rows did to their losses.
     :param is_over: gets the scores of every evaluation, and says whether to stop after that round.

@@ -87,7 +87,7 @@ class SumOnlyServer(Server):
         return {client: visible_profile(profile, self.experiment) for client, profile in self.profiles.items()}
 
     def _stacks(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
-        """Sketches of the rows of every part and layout; rows of a part that nobody compares have empty ones."""
+        """Sketches of the rows of every part and layout; parts whose rows are not compared have empty ones."""
         filled = {}
         for client, reply in replies.items():
             rows = empty_reply(self.profiles[client], self.mixable[client]).rows

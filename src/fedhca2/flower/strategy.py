@@ -141,7 +141,7 @@ class Federated(Strategy):
         self.min_clients, self.evaluate_every, self.wire = min_clients, evaluate_every, wire
         self.participation = Participation(fraction=fraction)
         self.guard, self.reach = guard or GuardBounds(), LargestMove(largest_move)
-        self.timeout, self.rounds = 3600.0, 0  # of a message, and in all, if `start` got it
+        self.timeout, self.rounds = 3600.0, 0  # seconds for a message; all rounds, once `start` knows them
         self.run = token_hex(16)  # clients keep their state under this name
         self.progress = Progress()
         self.roster = Roster()

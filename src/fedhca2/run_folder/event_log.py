@@ -103,7 +103,7 @@ class EventLog(Watcher):
         self.log(event, round=round, **values, matrices=name)
 
     def follow(self, clients: Clients, introduced: Iterable[str], final: str) -> None:
-        """Watch these clients from now on, and log the profiles of those that nobody has introduced.
+        """Watch these clients from now on, and log the profiles of those that have not been logged.
 
         :param final: the images that final scores are on: "val" or "test".
         """

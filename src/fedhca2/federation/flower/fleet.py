@@ -106,7 +106,7 @@ class FlowerFleet:
         if folder.checkpoint:
             self.registry.claims |= {each["client"]: each["samples"] for each in RunFiles(folder.path).of("profile")}
         self.profiles: Mapping[str, Profile] = self.registry.profiles
-        self.images = experiment.guard.images  # how many they may have: what they say is not believed
+        self.images = experiment.guard.images  # how many they may have: their own numbers are not trusted
         self.summer = self if experiment.secure_aggregation else None
         self.stops_at_once = engine.collect is None  # sites that are not this command's outlast it
         self.quorum = engine.terms.min_clients or len(experiment.specs)
@@ -200,7 +200,7 @@ class FlowerFleet:
             self._engine.collect(self.experiment, self.invitation.run, self._folder)
 
     def close(self) -> None:
-        """Record the last registrations. Sites go on."""
+        """Record the last registrations. Sites continue."""
         if self._admissions:
             with suppress(UserError, httpx.HTTPError):  # the SuperLink itself may have ended the run
                 self._admissions.write()

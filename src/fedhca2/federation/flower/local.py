@@ -106,15 +106,15 @@ def _until_done(link: SuperLink, work: Callable[[Grid], Result], out: Path, dead
 
     The SuperLink does so when the clock jumps, since heartbeats, tokens and messages expire by wall-clock time.
     """
-    in_vain = 0
+    stalled = 0
     while True:
         before = RunFiles(out).checkpoints
         try:
             with link.run(deadline) as grid:
                 return work(grid)
         except (RunEndedError, httpx.HTTPStatusError) as error:
-            in_vain = in_vain + 1 if RunFiles(out).checkpoints == before else 0
-            if in_vain > 2:  # Flower runs in a row that have not completed a round
+            stalled = stalled + 1 if RunFiles(out).checkpoints == before else 0
+            if stalled > 2:  # of the Flower runs in a row, none has completed a round
                 raise
             log.warning("%s; continuing in a new run from the last checkpoint", str(error).splitlines()[0])
 

@@ -63,7 +63,7 @@ class _Sent:
     node: int
     kind: str  # ORDER or QUESTION
     allowance: Allowance
-    take: Callable[[Answer], None] | None = None  # does what its answer needs; none: nobody waits for it
+    take: Callable[[Answer], None] | None = None  # handles its answer; None: the answer is not needed
 
 
 class SiteRegistry:
@@ -82,7 +82,9 @@ class SiteRegistry:
         self._questions = defaultdict[int, Transmission](Transmission)  # by node, the question who it is
         self._slowest = 0.0  # seconds until the slowest answer to it
         self._waiting: dict[str, _Sent] = {}
-        self._late = defaultdict[int, set[str]](set)  # by node, messages that it may answer and nobody waits for
+        self._late = defaultdict[int, set[str]](
+            set
+        )  # by node, messages that it may answer, though the answers are not needed
 
     @cached_property
     def expected(self) -> dict[str, Profile]:

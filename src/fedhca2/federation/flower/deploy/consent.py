@@ -283,9 +283,9 @@ def _entry(spec: ClientSpec) -> dict[str, Any]:
 
 
 def _own_path(path: object, own: Iterable[str]) -> str:
-    """The site's own path of the file that an import path names, if it is listed; otherwise the path as it crosses."""
-    crossing = file_name(str(path))
-    return {file_name(each): each for each in own if is_import_path(each)}.get(crossing, crossing)
+    """The site's own path of the file that an import path names, if it lists one; otherwise the path without folder."""
+    name = file_name(str(path))
+    return {file_name(each): each for each in own if is_import_path(each)}.get(name, name)
 
 
 def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:

@@ -230,7 +230,7 @@ class Listener:
             connection.task = loop.create_task(self._attend(connection, connected))
 
     def admit(self, connection: Connection, node: int) -> None:
-        """A stranger has shown the key of a node."""
+        """A connection without a key has shown that of a node."""
         if connection not in self._strangers:  # it did so before, or was sent away
             return
         own = self._of_site[node]

@@ -85,7 +85,7 @@ class SecureSum:
     def _add(self, clients: Sequence[str]) -> tuple[set[str], list[Tensor | None]]:
         """Add up, and once more without the clients whose shares others cannot read, with new keys for the rest.
 
-        What was masked in vain stays hidden, since its keys and seeds are gone.
+        Rows that were masked for an abandoned sum stay hidden, since its keys and seeds are gone.
         """
         public = {client: self.public[client] for client in clients if client in self.public}
         self.away |= {client: "it sent no keys" for client in clients if client not in public}
@@ -121,9 +121,9 @@ class SecureSum:
                 for client in members:
                     total += masked[client].pop(0)
                     total -= secagg_site.mask(seeds[client], position, each.numel)
-                    for gone in set(each.weights) & set(keys):
-                        secret = secagg_site.agree(keys[gone].decode(), public[client][0])
-                        secagg_site.add_pair(total, secret, position, client < gone)
+                    for absent in set(each.weights) & set(keys):
+                        secret = secagg_site.agree(keys[absent].decode(), public[client][0])
+                        secagg_site.add_pair(total, secret, position, client < absent)
                 rows[number] = self._row(number, each, total, members)
         return stayed, rows
 
@@ -158,9 +158,9 @@ class SecureSum:
         }
         self.away |= {client: "all others of its sum have dropped out" for client in shared if client not in requests}
         numel = {client: sum(each) for client, each in sizes.items()}
-        heard = self._stage(secagg_site.MASK, requests, _read_masked_rows, least, numel)
-        self._find_faulty(shared, {client: unreadable for client, (_, unreadable) in heard.items()}, least)
-        return {client: np.split(values, np.cumsum(sizes[client])[:-1]) for client, (values, _) in heard.items()}
+        answers = self._stage(secagg_site.MASK, requests, _read_masked_rows, least, numel)
+        self._find_faulty(shared, {client: unreadable for client, (_, unreadable) in answers.items()}, least)
+        return {client: np.split(values, np.cumsum(sizes[client])[:-1]) for client, (values, _) in answers.items()}
 
     def _find_faulty(self, shared: Iterable[str], unreadable: Mapping[str, Collection[str]], least: int) -> None:
         """Raise _FaultyError if fewer clients than needed can read a client's shares, including its own."""
@@ -192,11 +192,11 @@ class SecureSum:
         self, stage: str, requests: Requests, read: Read[T], least: int, values: Mapping[str, int] | None = None
     ) -> dict[str, T]:
         """The clients' answers; raises NoSumError if there are too few."""
-        heard, away = self.ask(stage, requests, read, least, values or {})
+        answers, away = self.ask(stage, requests, read, least, values or {})
         self.away |= away
-        if len(heard) < least:
-            raise NoSumError(f"expected {least} clients that answer to '{stage}', got {len(heard)}")
-        return heard
+        if len(answers) < least:
+            raise NoSumError(f"expected {least} clients that answer to '{stage}', got {len(answers)}")
+        return answers
 
 
 def _recover(
@@ -207,7 +207,7 @@ def _recover(
     if len(shares) < least:
         raise NoSumError(f"expected {least} shares of {client}'s secret, got {len(shares)}")
     for some in islice(combinations(shares, least), 100):
-        with suppress(Exception):  # of shares that are none, anything may be said
+        with suppress(Exception):  # combining forged shares may raise anything
             secret: bytes = combine_shares([bytes.fromhex(share) for share in some])
             if mark(secret) == expected:
                 return secret
