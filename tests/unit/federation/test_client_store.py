@@ -16,7 +16,7 @@ import torch
 from fedhca2.clients import Client, ClientState, save_state
 from fedhca2.cores import usable_cores
 from fedhca2.federation.client_store import ClientQueue, ClientStore
-from small_run import SETTINGS, Silent, events, noting, resume_small, run_small, same_runs, small
+from small_run import SETTINGS, Silent, events, record_clients, resume_small, run_small, same_runs, small
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ class Counting(Silent):
 def in_files(tmp_path_factory):
     """A run whose states are all in files, and how many clients were in memory meanwhile."""
     out, clients = tmp_path_factory.mktemp("files") / "run", WeakSet()
-    with patch.object(Client, "batches", noting(clients, Client.batches)):
+    with patch.object(Client, "batches", record_clients(clients, Client.batches)):
         run_small(small(**MANY, checkpoints=IN_FILES), out, counting := Counting(clients))
     return out, counting
 
