@@ -139,8 +139,8 @@ def fleet_of(grid, experiment, folder, **terms):
     return FlowerFleet(engine_of(grid, **terms), experiment, "run1", RunFolder(folder, (), None, None), {})
 
 
-def engine_of(grid, collect=None, look=tuple, **terms):
-    return FlowerEngine(grid, NetworkSettings(**TERMS | terms), collect=collect, look=look)
+def engine_of(grid, collect=None, list_nodes=tuple, **terms):
+    return FlowerEngine(grid, NetworkSettings(**TERMS | terms), collect=collect, list_nodes=list_nodes)
 
 
 def run_over(grid, experiment, out, watcher=None, **options):

@@ -273,6 +273,6 @@ def test_an_eviction_that_ends_a_run_is_written(tmp_path):
             raise PowerCutError
 
     with pytest.raises(PowerCutError):
-        federation.run(Evicting(), look=lambda: [home])
+        federation.run(Evicting(), list_nodes=lambda: [home])
     events = [event["event"] for event in federation.events]
     assert (events.count("registered"), events.count("evicted")) == (1, 1)

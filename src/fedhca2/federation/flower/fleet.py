@@ -39,7 +39,7 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.writer import RunFolder
 
 Collect = Callable[[Experiment, str, RunFolder], None]  # copies what sites know of the named run to its folder
-Look = Callable[[], Iterable[NodeInfo]]  # lists registrations and evictions
+ListNodes = Callable[[], Iterable[NodeInfo]]  # lists registrations and evictions
 GRACE_S = 10.0  # for further clients to introduce themselves when there are already enough
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class FlowerEngine:
     terms: NetworkSettings
     name: str = "flower"  # the engine's name in the run's folder
     collect: Collect | None = None  # none: models and images stay at the sites, which outlast the run
-    look: Look = tuple  # a simulation has no registrations
+    list_nodes: ListNodes = tuple  # a simulation has no registrations
 
     def open(self, experiment: Experiment, folder: RunFolder) -> "FlowerFleet":
         """Open the sites of a run under the name under which they keep their states; a new run gets a name."""
@@ -133,7 +133,7 @@ class FlowerFleet:
 
     def gather(self) -> None:
         """Wait for as many clients as a round needs, and briefly for the others; record registrations from now on."""
-        self._admissions = Admissions(self._engine.look, self._folder)
+        self._admissions = Admissions(self._engine.list_nodes, self._folder)
         wait = Wait(self.terms.deadline)
         while len(self.registry.profiles) < self.quorum:
             if wait.is_over or (not self.terms.await_refused and self.registry.all_have_answered):
@@ -263,8 +263,8 @@ class Admissions:
     The SuperLink keeps evictions with their times, so none is missed between two checks.
     """
 
-    def __init__(self, look: Look, folder: RunFolder) -> None:
-        self._look, self._folder = look, folder
+    def __init__(self, list_nodes: ListNodes, folder: RunFolder) -> None:
+        self._list_nodes, self._folder = list_nodes, folder
         before = RunFiles(folder.path)
         self._written = {
             (kind, event["time"], event["node"]) for kind in (REGISTERED, EVICTED) for event in before.of(kind)
@@ -273,7 +273,7 @@ class Admissions:
 
     def write(self) -> None:
         """Check for new registrations and evictions, and record them."""
-        for one in self._look():
+        for one in self._list_nodes():
             key, node = fingerprint(one.public_key), str(one.node_id)  # of 64 bits
             who = {"client": plain(one.name, MAX_NAME), "key": key, "node": node}
             for kind, time in ((REGISTERED, one.registered_at), (EVICTED, one.unregistered_at)):
