@@ -19,13 +19,18 @@ def printed(*words, **options):
     return done.stdout
 
 
-def as_json(*words):
-    """What a command gives as strict JSON."""
+def parse_strictly(text):
+    """Parse JSON as other programs do, without NaN and infinities."""
 
     def refuse(name):
         raise ValueError(f"{name} is no JSON")
 
-    return json.loads(printed(*words, "--json"), parse_constant=refuse)
+    return json.loads(text, parse_constant=refuse)
+
+
+def as_json(*words):
+    """What a command gives as strict JSON."""
+    return parse_strictly(printed(*words, "--json"))
 
 
 def refused(*words):

@@ -51,8 +51,8 @@ def tell(record_property):
 def pytest_terminal_summary(terminalreporter) -> None:
     """Print the table of all attacks, from all workers."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
-    told = [report.user_properties for report in reports if getattr(report, "when", "") == "call"]
-    rows = [value for properties in told for name, value in properties if name == "attack"]
+    properties_of_calls = [report.user_properties for report in reports if getattr(report, "when", "") == "call"]
+    rows = [value for properties in properties_of_calls for name, value in properties if name == "attack"]
     rows = [["adversary", "attack", "outcome", "others' drift"], *rows] if rows else []
     widths = [min(max(map(len, column)), 80) for column in zip(*rows, strict=True)]
     for row in rows:

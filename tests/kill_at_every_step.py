@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from kill_run import child, ended
+from kill_run import child, wait_for_end
 from small_run import SETTINGS, resume_small, run_small, same_runs, small
 
 STEPS = ("fsync", "link", "rename", "replace", "unlink", "mkdir", "rmdir")
@@ -21,19 +21,19 @@ EXPERIMENT = small("local", rounds=1, evaluate_every=0, clients=ALONE, checkpoin
 MORE = ["rounds=2", "clients=[{name: home, data: indoor, tasks: [semseg, depth], epochs: 2}]"]
 
 
-def dying(work, last):
+def is_killed_at(work, last):
     """Whether some work was killed before its `last` step."""
 
     def run():
         left = iter(range(last))
         for name in STEPS:
-            setattr(os, name, stepping(getattr(os, name), left))
+            setattr(os, name, kill_after(getattr(os, name), left))
         work()
 
-    return ended(child(run)) == signal.SIGKILL
+    return wait_for_end(child(run)) == signal.SIGKILL
 
 
-def stepping(call, left):
+def kill_after(call, left):
     def step(*args, **options):
         if next(left, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -42,15 +42,15 @@ def stepping(call, left):
     return step
 
 
-def begin(out):
+def begin_run(out):
     if not (out / "config.yaml").exists():
         run_small(EXPERIMENT, out)
     elif not (out / "result.json").exists():
         resume_small(out)
 
 
-def go_on(out):
-    """Do two rounds instead of one; once that is saved, without saying it again."""
+def continue_run(out):
+    """Do two rounds instead of one; once that is in the config, without overrides."""
     if "rounds: 2" not in (out / "config.yaml").read_text():
         resume_small(out, MORE)
     elif not (out / "result.json").exists():
@@ -63,20 +63,20 @@ def compare(out, straight):
         sys.exit(f"{out} differs from the straight run, or has {left}")
 
 
-def sweep(folder, name, work, stride, start=None):
+def kill_everywhere(folder, name, work, stride, start=None):
     """Kill the work at its first step, then at later ones, let it finish each time, and compare."""
 
-    def prepared(place):
-        return shutil.copytree(start, place) if start else place
+    def prepare(target):
+        return shutil.copytree(start, target) if start else target
 
-    straight = prepared(folder / name)
-    ended(child(lambda: work(straight)))
+    straight = prepare(folder / name)
+    wait_for_end(child(lambda: work(straight)))
     steps = 0
     while True:
-        out = prepared(folder / f"{name}-{steps}")
-        if not dying(lambda: work(out), steps):  # noqa: B023
+        out = prepare(folder / f"{name}-{steps}")
+        if not is_killed_at(lambda: work(out), steps):  # noqa: B023
             break
-        ended(child(lambda: work(out)))  # noqa: B023
+        wait_for_end(child(lambda: work(out)))  # noqa: B023
         compare(out, straight)
         shutil.rmtree(out)
         steps += stride
@@ -86,8 +86,8 @@ def sweep(folder, name, work, stride, start=None):
 
 def main(folder, stride):
     run_small(EXPERIMENT, folder / "warm")  # scenes are rendered here, once
-    finished = sweep(folder, "begin", begin, stride)
-    sweep(folder, "go-on", go_on, stride, finished)
+    finished = kill_everywhere(folder, "begin", begin_run, stride)
+    kill_everywhere(folder, "go-on", continue_run, stride, finished)
 
 
 if __name__ == "__main__":

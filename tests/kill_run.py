@@ -33,8 +33,8 @@ def child(work):
     return pid
 
 
-def ended(pid):
-    """The signal that ended a child, or 0."""
+def wait_for_end(pid):
+    """Wait for a child; returns the signal that ended it, or 0."""
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code > 0:
         sys.exit("a run failed, see above")
@@ -51,39 +51,39 @@ def wait_for_threads():
         time.sleep(0.001)
 
 
-def go_on(out):
+def run_or_resume(out):
     if (out / "config.yaml").exists():
         resume_small(out)
     else:
         run_small(EXPERIMENT, out)
 
 
-def killed(out, rng, longest):
+def kill_at_random(out, rng, longest):
     """Whether the work was killed before it finished."""
-    pid = child(lambda: go_on(out))
+    pid = child(lambda: run_or_resume(out))
     time.sleep(rng.uniform(0, longest))
     os.kill(pid, signal.SIGKILL)
-    return ended(pid) == signal.SIGKILL
+    return wait_for_end(pid) == signal.SIGKILL
 
 
 def main(folder, seed, kills):
     rng = random.Random(seed)
     straight = folder / "straight"
-    go_on(straight)  # here, so that scenes are rendered and kernels compiled once
+    run_or_resume(straight)  # here, so that scenes are rendered and kernels compiled once
     began = time.monotonic()
-    ended(child(lambda: go_on(folder / "again")))
+    wait_for_end(child(lambda: run_or_resume(folder / "again")))
     longest = 0.3 * (time.monotonic() - began)
     done = runs = 0
     while done < kills:
         out = folder / f"run-{runs}"
         while not (out / "result.json").exists():
-            dead = killed(out, rng, longest)
+            dead = kill_at_random(out, rng, longest)
             done += dead
             longest *= 1.1 if dead else 0.6  # so that a run meets several deaths, however busy the machine is
         runs += 1
-        for place, expected in ((out, straight), (out / "baseline", straight / "baseline")):
-            if not same_runs(place, expected):
-                sys.exit(f"{place} differs from the straight run")
+        for run, expected in ((out, straight), (out / "baseline", straight / "baseline")):
+            if not same_runs(run, expected):
+                sys.exit(f"{run} differs from the straight run")
     print(f"{done} kills over {runs} runs, each equal to the straight run")
 
 

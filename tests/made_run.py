@@ -113,8 +113,8 @@ def _aggregation(rng, round, part, members, mixing, votes=None):
     rows = rng.standard_normal((len(members), 5))
     about = {"event": "aggregation", "round": round, "part": part, "members": members, "measure": "rows"}
     gets = [list(range(len(members)))]
-    held = votes.tolist() if votes is not None else None
-    return {**about, "products": (rows @ rows.T).tolist(), "mixing": [mixing.tolist()], "gets": gets, "votes": held}
+    matrices = {"products": (rows @ rows.T).tolist(), "mixing": [mixing.tolist()]}
+    return {**about, **matrices, "gets": gets, "votes": votes.tolist() if votes is not None else None}
 
 
 def _samples(folder, rng):

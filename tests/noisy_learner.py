@@ -25,7 +25,7 @@ DESCENDED: dict[tuple[object, ...], Tensor] = {}  # rows after training, by clie
 
 
 @cache
-def drawn(count: int, *seed: str | int | Slot) -> Tensor:
+def draw(count: int, *seed: str | int | Slot) -> Tensor:
     """Normal numbers that depend only on the seed."""
     return torch.randn(count, generator=torch.Generator().manual_seed(derive(*map(str, seed))))
 
@@ -40,12 +40,12 @@ class Learner(ArrayClient):
     def __init__(self, name: str, tasks: tuple[str, ...], method: Method) -> None:
         slots = slots_of(tasks)
         profile = Profile(name, "outdoor", tasks, STEPS, {slot: LAYOUTS[slot.part] for slot in slots})
-        rows = {slot: drawn(LAYOUTS[slot.part].numel, slot, name if slot.task else "") for slot in slots}
+        rows = {slot: draw(LAYOUTS[slot.part].numel, slot, name if slot.task else "") for slot in slots}
         rows |= {slot: torch.cat([torch.zeros(8), torch.ones(8)]) for slot in slots if slot.part == "decoder_norms"}
         super().__init__(profile, rows)
         self.objective = method.local
         self.optimum = {
-            slot: row + 0.5 * drawn(len(row), "all", slot) + 0.2 * drawn(len(row), "own", name, slot)
+            slot: row + 0.5 * draw(len(row), "all", slot) + 0.2 * draw(len(row), "own", name, slot)
             for slot, row in rows.items()
         }
         self.personal = rows
@@ -79,8 +79,8 @@ class Learner(ArrayClient):
 
     def _descended(self, slot: Slot, row: Tensor, round: int, anchor: Tensor | None) -> Tensor:
         """The row after a round; whoever trains from the same values again, as in many cells, gets the same row."""
-        held = row.numpy().tobytes(), None if anchor is None else anchor.numpy().tobytes()
-        key = self.profile.client, slot, round, self.objective.pull if held[1] else 0.0, *held
+        contents = row.numpy().tobytes(), None if anchor is None else anchor.numpy().tobytes()
+        key = self.profile.client, slot, round, self.objective.pull if contents[1] else 0.0, *contents
         if key not in DESCENDED:
             DESCENDED[key] = self._descend(slot, row, round, anchor)
         return DESCENDED[key]
@@ -88,7 +88,7 @@ class Learner(ArrayClient):
     @np.errstate(over="ignore", invalid="ignore")  # whoever holds 1e30 has lost its model
     def _descend(self, slot: Slot, row: Tensor, round: int, anchor: Tensor | None) -> Tensor:
         """Adam's steps down |θ − optimum|²/2, and the pull to an anchor, with noisy gradients."""
-        noise = drawn(STEPS * len(row), "noise", self.profile.client, slot, round).view(STEPS, -1).numpy()
+        noise = draw(STEPS * len(row), "noise", self.profile.client, slot, round).view(STEPS, -1).numpy()
         row, optimum = row.numpy(), self.optimum[slot].numpy()  # a tenth of torch's time for so few values
         first = second = np.zeros_like(row)
         for step in range(STEPS):

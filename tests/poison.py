@@ -7,7 +7,7 @@
 
 Clients learn by Adam from noisy gradients, each towards an optimum of its own that is near the others'; rounds, weights
 and guard are the server's own. One client plays an attack in every round. Drift is |θ − θ'| / |θ'| over all values that
-the others hold at the end, where θ' is what they hold if that client is away; their loss is beside it, as a multiple of
+the others hold at the end, where θ' is what they hold if that client is away; their loss follows, as a multiple of
 what it is then. `refused` says that no reply was used: all is as if the client were away, to the last bit. As in real
 runs, training moves a row by a few hundredths of what the guard takes for possible, and that is about the row's length.
 """
@@ -31,7 +31,7 @@ from fedhca2.federation.server import Server
 from fedhca2.messages import Reply
 from fedhca2.methods import METHODS, Method, resolve
 from fedhca2.params import Slot, unflatten
-from noisy_learner import LAYOUTS, RATE, STEPS, Learner, drawn
+from noisy_learner import LAYOUTS, RATE, STEPS, Learner, draw
 
 ROUNDS = 6
 EVE = "eve"  # the hostile one
@@ -64,7 +64,7 @@ class Eve:
 
     def wrong(self, slot: Slot, share: float) -> Tensor:
         """A move by this share of the limit, away from the optimum common to all clients."""
-        direction = -drawn(LAYOUTS[slot.part].numel, "all", slot)
+        direction = -draw(LAYOUTS[slot.part].numel, "all", slot)
         return self.moved(slot, share * self.limit(slot) * direction / direction.norm())
 
 
@@ -86,7 +86,7 @@ def at_jump(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
 def half_poison(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
     """An honest move, plus a move half as far the wrong way: nothing about it is unusual."""
     honest = eve.client.rows[slot] - eve.client.start[slot]
-    direction = -drawn(LAYOUTS[slot.part].numel, "all", slot)
+    direction = -draw(LAYOUTS[slot.part].numel, "all", slot)
     return eve.moved(slot, honest + 0.5 * honest.norm() * direction / direction.norm())
 
 

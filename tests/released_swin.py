@@ -13,7 +13,7 @@ from fedhca2.models import EncoderConfig
 
 DATA = np.load(Path(__file__).parent / "golden" / "data" / "swin_padded.npz")
 TINY = {"embed_dim": 12, "depths": (2, 2, 2, 2), "num_heads": (1, 2, 3, 6), "window_size": 7}
-SIZES = ["72x104", "96x96"]  # maps of 18×26, 9×13 and 5×7 places, and of 24×24, 12×12 and 6×6
+SIZES = ["72x104", "96x96"]  # maps of 18×26, 9×13 and 5×7 positions, and of 24×24, 12×12 and 6×6
 
 
 def released_config(folder, monkeypatch):

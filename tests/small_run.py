@@ -106,14 +106,14 @@ def same_runs(one, other):
     return same_models(one, other) and events(one) == events(other)
 
 
-def noting(clients, batches):
+def record_clients(clients, batches):
     """`Client.batches`, which also adds the client to a weak set: those that it still has are in memory."""
 
-    def noted(client, *given):
+    def recorded(client, *args):
         clients.add(client)
-        return batches(client, *given)
+        return batches(client, *args)
 
-    return noted
+    return recorded
 
 
 def clients_of(experiment, shards=None, open=open_data_once):

@@ -56,9 +56,9 @@ class Warm:
         order = {"command": [*map(str, command)], "env": dict(env or os.environ), "cwd": str(cwd or Path.cwd())}
         order["ends_with_parent"] = self.ends_with_parent
         source, sink = os.pipe()
-        given = source if stdin in (None, DEVNULL, PIPE) else stdin
+        own_stdin = source if stdin in (None, DEVNULL, PIPE) else stdin
         with LOCK:
-            socket.send_fds(_forking(), [json.dumps(order).encode()], [given, stdout.fileno(), stderr.fileno()])
+            socket.send_fds(_forking(), [json.dumps(order).encode()], [own_stdin, stdout.fileno(), stderr.fileno()])
             self.pid, self.returncode = int(_forking().recv(100)), None
         os.close(source)
         self.stdin = os.fdopen(sink, "w")
@@ -90,7 +90,7 @@ class Warm:
 
 
 class WarmPart(Warm):
-    """A process that a warm command starts, if it is a Python command. It ends with its parent only if told to."""
+    """A process that a warm command starts, if it is a Python command. It need not end with its parent."""
 
     def __new__(cls, command, **options):
         found = shutil.which(command[len(LAUNCHED) if is_launched(command) else 0])
@@ -161,7 +161,7 @@ def forked(orders):
         else:
             break
     while os.getppid() != parent:
-        if os.getppid() == 1:  # the process that wanted it has ended
+        if os.getppid() == 1:  # the process that asked for it has ended
             os._exit(0)
         time.sleep(0.001)
     order = json.loads(text)

@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, words: Iterable[str]) -> str:
     """Suggest the closest known word, if one is close, and list all known words.
 
     >>> suggest("detph", ["semseg", "depth"])
     "Did you mean 'depth'? (semseg, depth)"
     """
-    options = list(known)
+    options = list(words)
     close = get_close_matches(word, options, n=1)
     hint = f"Did you mean '{close[0]}'? " if close else ""
     return f"{hint}({', '.join(options)})"

@@ -1,4 +1,4 @@
-"""Errors to show to a user: the place of a mistake, what was expected, and what was there instead."""
+"""Errors to show to a user: the location of a mistake, what was expected, and what was there instead."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # the command line starts without pydantic
 
 
 class Fault(NamedTuple):
-    """A mistake in a user's input: its place, such as `clients[2].tasks` or a file, and "expected X, got Y"."""
+    """A mistake in a user's input: its location, such as `clients[2].tasks` or a file, and "expected X, got Y"."""
 
     where: str
     message: str
@@ -18,7 +18,7 @@ class Fault(NamedTuple):
         return f"{self.where}: {self.message}" if self.where else self.message
 
     def within(self, outer: str | Path, separator: str = ": ") -> "Fault":
-        """The same mistake, in a place within another: in a file, or with "." as the separator in a setting."""
+        """The same mistake, at a location within another: in a file, or with "." as the separator in a setting."""
         return Fault(f"{outer}{separator}{self.where}" if self.where else str(outer), self.message)
 
 
@@ -26,8 +26,8 @@ class UserError(ValueError):
     """Mistakes in a user's input."""
 
     def __init__(self, where: str | Path, message: str) -> None:
-        """:param where: the place of the mistake; empty if there is none.
-        :param message: what was expected, and what was found.
+        """:param where: the location of the mistake; empty if there is none.
+        :param message: what was expected, and what was there.
         """
         super().__init__(str(where), message)
         self.faults = [Fault(str(where), message)]
@@ -51,7 +51,7 @@ class UserError(ValueError):
 def list_faults(error: "ValidationError", inside: str = "") -> list[Fault]:
     """The mistakes that pydantic found.
 
-    :param inside: the place of what was validated, if it is not a whole config.
+    :param inside: the location of what was validated, if it is not a whole config.
     """
     details = error.errors(include_url=False)
     # An entry with mistakes of its own is left out by pydantic, which then counts too few.
@@ -87,8 +87,8 @@ def _describe(kind: str, detail: Any) -> str:
     if kind == "unknown_key":
         return str(detail["msg"])
     got = context["tag"] if kind == "union_tag_invalid" else detail["input"]
-    known = _EXPECTED.get(kind)
-    expected = known.format_map(context) if known else detail["msg"].removeprefix("Input should be ")
+    template = _EXPECTED.get(kind)
+    expected = template.format_map(context) if template else detail["msg"].removeprefix("Input should be ")
     return f"expected {expected}, got {got!r:.200}"
 
 

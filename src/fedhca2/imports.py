@@ -42,22 +42,22 @@ def is_import_path(name: str) -> bool:
 
 
 def folders(info: ValidationInfo) -> list[Path]:
-    """The folders in which relative paths of the experiment are looked for."""
+    """The folders in which relative paths of the experiment are looked up."""
     return list((info.context or {}).get("folders", ()))
 
 
-def located(path: str, folders: Iterable[Path]) -> str:
+def resolve_path(path: str, folders: Iterable[Path]) -> str:
     """The import path with its file, if it has one, from the first folder that has it, as an absolute path.
 
-    A file that is in none of the folders is looked for in the working directory.
+    A file that is in none of the folders is looked up in the working directory.
 
-    >>> located("package.module:NAME", [])
+    >>> resolve_path("package.module:NAME", [])
     'package.module:NAME'
     """
     source, _, attribute = path.rpartition(":")
-    found = f"{in_folders(Path(source), folders).absolute()}:{attribute}" if source.endswith(".py") else path
-    _require_allowed(found)
-    return found
+    resolved = f"{in_folders(Path(source), folders).absolute()}:{attribute}" if source.endswith(".py") else path
+    _require_allowed(resolved)
+    return resolved
 
 
 def file_name(path: str) -> str:
@@ -75,14 +75,14 @@ def in_folders(path: Path, folders: Iterable[Path]) -> Path:
     return next((folder.absolute() / path for folder in folders if (folder / path).exists()), path)
 
 
-def load(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
-    """Import what a path names; raises ValueError if there is no such thing, or if it is not what is wanted."""
+def load(path: str, expected: str, fits: Callable[[Any], bool]) -> Any:
+    """Import what a path names; raises ValueError if there is no such thing, or if it is not what is expected."""
     source, separator, attribute = path.rpartition(":")
     if not separator:
         raise ValueError(f"expected {FORMS}, got {path!r}")
     _require_allowed(path)
     if is_live(path):
-        return _live(path, wanted, fits)
+        return _live(path, expected, fits)
     try:
         module = _import(source)
     except Exception as error:  # a module may raise anything
@@ -93,16 +93,16 @@ def load(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
         options = [name for name, value in vars(module).items() if fits(value) and not name.startswith("_")]
         listed = suggest(attribute if named is None else "", options)  # what is there is not misspelt
         got = "nothing of that name" if named is None else type(named).__name__
-        raise ValueError(f"{attribute}: expected {wanted}, got {got}. {listed}")
+        raise ValueError(f"{attribute}: expected {expected}, got {got}. {listed}")
     return named
 
 
-def _live(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
+def _live(path: str, expected: str, fits: Callable[[Any], bool]) -> Any:
     live = find(path)
     if live is None:
         raise ValueError(f"expected {FORMS}, got {path!r}, {GONE}")
     if not fits(live.value):
-        raise ValueError(f"{path}: expected {wanted}, got {type(live.value).__name__}")
+        raise ValueError(f"{path}: expected {expected}, got {type(live.value).__name__}")
     return live.value
 
 
@@ -138,8 +138,8 @@ def require_paths(where: str, paths: Iterable[str]) -> None:
     :param where: what starts other processes.
     """
     if here := [path for path in paths if is_live(path) or path.startswith("__main__:")]:
-        wanted = f"expected import paths ({FORMS}), since clients run in other processes"
-        raise UserError(where, f"{wanted}, got {here[0]!r}, which only this process knows")
+        expected = f"expected import paths ({FORMS}), since clients run in other processes"
+        raise UserError(where, f"{expected}, got {here[0]!r}, which only this process knows")
 
 
 def allow_code(sources: Iterable[str]) -> None:
@@ -181,9 +181,9 @@ def only_allowed(file: Path) -> Iterator[None]:
 def _not_allowed(path: str, file: Path) -> Fault:
     if is_live(path):
         return Fault(str(file), f"expected {FORMS}, got {path!r}, {GONE}")
-    wanted = "code that you have run on this machine and not changed since"
+    code = "code that you have run on this machine and not changed since"
     hint = f"if you trust it, add --allow-code {shlex.quote(path.rpartition(':')[0])}"
-    return Fault(str(file), f"expected {wanted}, got {path!r:.200}; {hint}")
+    return Fault(str(file), f"expected {code}, got {path!r:.200}; {hint}")
 
 
 def _require_allowed(path: str) -> None:
@@ -220,8 +220,8 @@ def _files_of(source: str) -> list[Path]:
     files, name, folders = list[Path](), "", None
     for step in source.split("."):
         name = f"{name}.{step}" if name else step
-        found = (finder.find_spec(name, folders) for finder in sys.meta_path if step.isidentifier())
-        spec = next((spec for spec in found if spec is not None), None)
+        specs = (finder.find_spec(name, folders) for finder in sys.meta_path if step.isidentifier())
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is None:
             return []
         files += [Path(spec.origin).resolve()] if spec.origin else []  # a namespace has no file
@@ -231,10 +231,10 @@ def _files_of(source: str) -> list[Path]:
 
 def _note_of(file: Path) -> Path:
     """The note that the user has run a file with its present content; raises OSError if there can be none."""
-    given = Path(os.environ.get("XDG_STATE_HOME", ""))
-    state = given if given.is_absolute() else Path("~/.local/state")
+    configured = Path(os.environ.get("XDG_STATE_HOME", ""))
+    state = configured if configured.is_absolute() else Path("~/.local/state")
     try:
-        state = state.expanduser()  # never a relative folder: the working directory may be a stranger's
+        state = state.expanduser()  # never a relative folder: the working directory may belong to someone else
     except RuntimeError as error:
         raise FileNotFoundError(str(error)) from None
     return state / "fedhca2" / "code" / sha256(os.fsencode(file) + b"\0" + file.read_bytes()).hexdigest()
@@ -253,7 +253,7 @@ def one_line(error: Exception) -> str:
 
 @contextmanager
 def explain_errors(where: str, expected: str) -> Iterator[None]:
-    """Raise whatever a user's own code or file raises in this block as a UserError of one line at this place.
+    """Raise whatever a user's own code or file raises in this block as a UserError of one line with this location.
 
     :param expected: what goes before the error, such as "expected a file of tensors".
     """
@@ -267,8 +267,8 @@ def is_raised_in(error: Exception, paths: Collection[str]) -> bool:
     """Whether an error was raised in code at one of these import paths, or in what it called."""
     live, named = any(map(is_live, paths)), [path for path in paths if not is_live(path)]
     files = {file for path in named for file in _files_of(path.rpartition(":")[0])}
-    found = {frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)}
-    return any(Path(file).resolve() in files or (live and _is_users(file)) for file in found)
+    called = {frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return any(Path(file).resolve() in files or (live and _is_users(file)) for file in called)
 
 
 def _is_users(file: str) -> bool:
@@ -279,8 +279,8 @@ def _is_users(file: str) -> bool:
     return not installed and not file.startswith("<frozen") and not any(map(path.is_relative_to, others))
 
 
-def parameters(made_by: Any, given: int = 0) -> dict[str, tuple[Any, Any]]:
-    """The types and defaults of the named parameters of a class or function, except the first `given` ones.
+def parameters(made_by: Any, skip: int = 0) -> dict[str, tuple[Any, Any]]:
+    """The types and defaults of the named parameters of a class or function, except the first `skip` ones.
 
     A parameter without a type has Any, and one without a default `...`. Raises ValueError if a type cannot be read.
     """
@@ -289,7 +289,7 @@ def parameters(made_by: Any, given: int = 0) -> dict[str, tuple[Any, Any]]:
         hints = get_type_hints(constructor, include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
         raise ValueError(f"{made_by.__name__}: expected parameters with types, got {one_line(error)}") from error
-    named = list(inspect.signature(made_by).parameters.values())[given:]
+    named = list(inspect.signature(made_by).parameters.values())[skip:]
     return {
         each.name: (hints.get(each.name, Any), ... if each.default is each.empty else each.default)
         for each in named

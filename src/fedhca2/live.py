@@ -15,7 +15,7 @@ MODULE = "live"  # in such paths
 
 @dataclass(eq=False)
 class Live:
-    """An object, and its import path, valid as long as this is kept. Of several with one path it is the last."""
+    """An object, and its import path, valid as long as this object exists. Of several with one path it is the last."""
 
     path: str
     value: Any
@@ -36,7 +36,7 @@ def hand_over(value: Any, name: str) -> Live:
     if own and module != "__main__" and getattr(sys.modules.get(module), own, None) is value:
         return Live(f"{module}:{own}", value)
     variables = vars(sys.modules["__main__"]).items()
-    variable = next((each for each, held in variables if held is value and not each.startswith("_")), name)
+    variable = next((each for each, content in variables if content is value and not each.startswith("_")), name)
     digits = sha256("\0".join(_content(value)).encode(errors="replace")).hexdigest()[:8]
     path = f"{MODULE}:{own.rpartition('.')[2] or variable}-{digits}"
     live = _handed_over.setdefault(path, Live(path, value))
@@ -50,14 +50,14 @@ def is_live(path: str) -> bool:
 
 
 def find(path: str) -> Live | None:
-    """The object with this path; None if it was handed over in another process, or is no longer kept."""
+    """The object with this path; None if it was handed over in another process, or no longer exists."""
     return _handed_over.get(path)
 
 
 def _content(value: Any, seen: frozenset[int] = frozenset()) -> Iterator[str]:
     """What distinguishes an object from others of its name, in texts without addresses or numbers of lines."""
     yield type(value).__qualname__
-    if id(value) in seen:  # a class is known to its own methods
+    if id(value) in seen:  # a class refers to its own methods, and they to it
         return
     parts: Iterable[Any] = ()
     if isinstance(value, type):

@@ -112,12 +112,12 @@ class Reply:
 
 
 def deliveries_as_data(
-    deliveries: Mapping[Slot, Delivery], place: Callable[[Tensor], Mapping[str, Any]]
+    deliveries: Mapping[Slot, Delivery], locate: Callable[[Tensor], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Convert deliveries to JSON data; `place` gives the location of a row."""
+    """Convert deliveries to JSON data; `locate` gives the location of a row."""
 
     def addend(each: Addend) -> dict[str, Any]:
-        return {**place(each.row), "scale": each.scale, "remember": each.remember}
+        return {**locate(each.row), "scale": each.scale, "remember": each.remember}
 
     return {
         str(slot): {"base": delivery.base, "addends": [addend(each) for each in delivery.addends]}

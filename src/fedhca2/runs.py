@@ -65,18 +65,18 @@ def run(
     """
     folder, other = Path(out) if out else default_folder(experiment.name), Path(baseline) if baseline else None
     if exist_ok and RunFiles(folder).begun:
-        return _continued(experiment, folder, other, quiet=quiet)
+        return _continue_run(experiment, folder, other, quiet=quiet)
     with watch_here(Console(quiet=quiet)) as watcher:
         run_function(engine)(experiment, folder, watcher=watcher, baseline=other)
     return Run(folder)
 
 
-def _continued(experiment: Experiment, folder: Path, baseline: Path | None, *, quiet: bool) -> "Run":
+def _continue_run(experiment: Experiment, folder: Path, baseline: Path | None, *, quiet: bool) -> "Run":
     """The run of this experiment in a folder, finished if it was not; raises UserError if it is another one."""
     imports.allow_code(experiment.own_code)  # which the user has just named
     files = RunFiles.open(folder)
     check_same(files, experiment)
-    if baseline and files.kept_baseline != read_baseline(baseline, experiment):
+    if baseline and files.recorded_baseline != read_baseline(baseline, experiment):
         raise UserError(folder, f"expected a run with the baseline {baseline}, got another one or none")
     if not files.finished:
         return resume(folder, quiet=quiet)
@@ -132,8 +132,8 @@ def compare(
     :param quiet: print nothing.
     """
     listed = [methods] if isinstance(methods, str | Method) else methods
-    known = [each if isinstance(each, str) else hand_over(each, "method") for each in listed]
-    names = [each if isinstance(each, str) else each.path for each in known]
+    chosen = [each if isinstance(each, str) else hand_over(each, "method") for each in listed]
+    names = [each if isinstance(each, str) else each.path for each in chosen]
     folder = Path(out) if out else comparison_folder(experiment.name)
     planned = plan_runs(experiment, names, seeds, folder)
     if jobs != 1:
@@ -239,8 +239,8 @@ class Run:
         records = Records()
         for event in self.files.of("weights"):
             for key, values in event["weights"].items():
-                slot = (found := SlotKey.parse(key)).slot
-                who = {"round": event["round"] + 1, "client": found.client, "part": slot.part, "task": slot.task}
+                slot = (parsed := SlotKey.parse(key)).slot
+                who = {"round": event["round"] + 1, "client": parsed.client, "part": slot.part, "task": slot.task}
                 first = 0 if slot.part == "encoder" else 1
                 records += [{**who, "layer": layer, "weight": value} for layer, value in enumerate(values, first)]
         return records

@@ -98,7 +98,7 @@ class _StrictSafeLoader(_Base):  # type: ignore[misc]
         super().flatten_mapping(node)
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
-        """Name the place of a text that is not of its type."""
+        """Name the location of a text that is not of its type."""
         try:
             made = super().construct_object(node, deep)
             if isinstance(made, int):

@@ -16,7 +16,7 @@ PRIVATE, ORDINARY = 0o600, 0o666  # readable by the owner alone, or as the umask
 
 @contextmanager
 def put_in_place(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside this one to write to, and rename it at the end.
+    """Yield a temporary path in the same folder to write to, and rename it at the end.
 
     If that fails, as on a full disk, nothing is left of it, and the error names the path. Every writer has a temporary
     path of its own: of several that write at the same time, the last one wins.
@@ -38,7 +38,7 @@ def is_leftover(path: Path, names: Container[str]) -> bool:
 
 
 def write_whole(path: Path, data: bytes, mode: int = PRIVATE, *, sync: bool = True) -> None:
-    """Write a file with this mode under a temporary name, fsync it, and rename it into place.
+    """Write a file with this mode under a temporary name, fsync it, and rename it.
 
     Without `sync`, a file whose system crashes may be incomplete.
     """
@@ -51,14 +51,14 @@ def write_whole(path: Path, data: bytes, mode: int = PRIVATE, *, sync: bool = Tr
         sync_folder(path.parent)
 
 
-def link_whole(path: Path, place: Path) -> None:
+def link_whole(path: Path, target: Path) -> None:
     """Give a whole file another name, or copy it where files have only one. Neither may be changed in place."""
     try:
-        os.link(path, place)
+        os.link(path, target)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        write_whole(place, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
+        write_whole(target, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
 
 
 def private_folder(path: Path) -> Path:

@@ -139,8 +139,8 @@ def fleet_of(grid, experiment, folder, **terms):
     return FlowerFleet(engine_of(grid, **terms), experiment, "run1", RunFolder(folder, (), None, None), {})
 
 
-def engine_of(grid, collect=None, look=tuple, **terms):
-    return FlowerEngine(grid, NetworkSettings(**TERMS | terms), collect=collect, look=look)
+def engine_of(grid, collect=None, list_nodes=tuple, **terms):
+    return FlowerEngine(grid, NetworkSettings(**TERMS | terms), collect=collect, list_nodes=list_nodes)
 
 
 def run_over(grid, experiment, out, watcher=None, **options):
@@ -155,9 +155,9 @@ def cut_off(experiment, folder, fails_in=1):
     return Federation(experiment, folder)
 
 
-def assert_as_in_one_process(federation, result, wanted=None):
+def assert_as_in_one_process(federation, result, expected=None):
     """Models and scores are those of a run in one process, bit for bit."""
-    models, scores = wanted or in_memory(federation.experiment)
+    models, scores = expected or in_memory(federation.experiment)
     assert result.clients == scores
     assert_equal(federation.models, models)
 
@@ -242,8 +242,8 @@ def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 
 
-def assert_equal(found, wanted):
+def assert_equal(found, expected):
     """Every client's tensors are the same, bit for bit."""
-    for client, tensors in wanted.items():
+    for client, tensors in expected.items():
         for name, tensor in tensors.items():
             assert torch.equal(tensor, found[client][name]), (client, name)

@@ -76,9 +76,9 @@ def record_of(header: str) -> bytes:
     return made("ConfigRecord", ConfigRecord(items=[item]).SerializeToString())
 
 
-def array_of(values: int, chunks: list[bytes], places: list[int], **claims) -> list[bytes]:
-    """An array that claims to have these values, and the chunks at these places."""
-    body = {"dtype": "float32", "shape": [values], "stype": STYPE, "arraychunk_ids": places, **claims}
+def array_of(values: int, chunks: list[bytes], ids: list[int], **claims) -> list[bytes]:
+    """An array that claims to have these values, and the chunks with these ids."""
+    body = {"dtype": "float32", "shape": [values], "stype": STYPE, "arraychunk_ids": ids, **claims}
     pieces = [made("ArrayChunk", chunk) for chunk in chunks]
     return [*pieces, made("Array", json.dumps(body).encode(), *pieces)]
 
@@ -249,9 +249,9 @@ class Node:
         request = fleet_pb2.PushMessagesRequest(node=self.node, messages_list=[proto], message_object_trees=[tree])
         pushed = self.client.PushMessages(request)
         session = {"node": self.node, "run_id": proto.metadata.run_id, "session_id": pushed.session_id}
-        wanted = set(pushed.objects_to_push)
+        expected = set(pushed.objects_to_push)
         for number, (name, content) in enumerate(reversed(contents.items())):  # the message first: all is announced
-            if name in wanted:
+            if name in expected:
                 time.sleep(pause if number >= first else 0)
                 self.client.PushObject(PushObjectRequest(object_id=name, object_content=content, **session))
 

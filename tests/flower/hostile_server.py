@@ -33,14 +33,14 @@ class Server:
     rounds: dict[str, int] = field(default_factory=dict)  # the next one of each run
 
     def invite(self, run: str, **changes) -> dict:
-        """The header of an invitation, with changed values at places such as model__encoder__weights."""
+        """The header of an invitation, with changed values under keys such as model__encoder__weights."""
         values = Invitation.for_experiment(self.experiment, run).header()
         for key, value in changes.items():
             *path, last = key.split("__")
-            place = values["experiment"]
+            part = values["experiment"]
             for step in path:
-                place = place[step]
-            place[last] = value
+                part = part[step]
+            part[last] = value
         return values
 
     def ask(self, content, site: str = STOCK) -> dict:
@@ -48,7 +48,7 @@ class Server:
         node = wait_for(lambda: next((one for one in self.grid.get_nodes() if one.name == site), None), PATIENCE)
         sent = self.grid.push_messages([Message(content, node.node_id, "train", ttl=PATIENCE)])
         [reply] = wait_for(lambda: list(self.grid.pull_messages(sent)), PATIENCE)
-        return {"error": reply.error.reason} if reply.has_error() else self._told(reply)
+        return {"error": reply.error.reason} if reply.has_error() else self._summary(reply)
 
     def introduce(self, site: str = STOCK, **changes) -> dict:
         """A site's answer to an invitation to a changed experiment."""
@@ -69,14 +69,14 @@ class Server:
         spec = next(spec for spec in self.experiment.specs if spec.name == STOCK)
         return torch.full((expected_profile(self.experiment, spec).layouts[slot].numel,), value)
 
-    def _told(self, reply: Message) -> dict:
+    def _summary(self, reply: Message) -> dict:
         header = header_of(reply.content)
         if CANNOT in header:
             return {"cannot": header[CANNOT]}
         rows, numbers = to_rows(reply.content), ("slots", "agreement", "losses", "metrics", "failed", "declined")
         finite = all(bool(row.isfinite().all()) for row in rows.values())
-        told = {key: header[key] for key in numbers if key in header}
-        return {**told, "values": len(rows.get("own", ())), "finite": finite}
+        summary = {key: header[key] for key in numbers if key in header}
+        return {**summary, "values": len(rows.get("own", ())), "finite": finite}
 
 
 def by_agreement(server: Server) -> dict:
@@ -154,16 +154,9 @@ REFUSED = {
         "scores of a site with a budget": lambda server: finish(server, "told", THRIFTY)
     },
     "the privacy budget is spent": {"more updates than a budget allows": many_updates},
-    "expected finite rows": {
-        "rows of NaN": plant(nan),
-        "rows of infinity": plant(inf),
-        "rows of 3e38": plant(3e38),
-    },
+    "expected finite rows": {"rows of NaN": plant(nan), "rows of infinity": plant(inf), "rows of 3e38": plant(3e38)},
     "expected rows at most": {"rows of 1e6": plant(1e6), "rows of 1e6 in place of its own": plant(1e6, "nothing")},
-    "expected a finite scale": {
-        "a scale of NaN": plant(1e-3, scale=nan),
-        "a scale of 1e300": plant(1e-3, scale=1e300),
-    },
+    "expected a finite scale": {"a scale of NaN": plant(1e-3, scale=nan), "a scale of 1e300": plant(1e-3, scale=1e300)},
 }
 ATTACKS = {name: play for plays in REFUSED.values() for name, play in plays.items()}
 ANSWERS = {name: answer for answer, plays in REFUSED.items() for name in plays}

@@ -30,7 +30,7 @@ class InProcessGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 0
         self.apps = {node: (name, app) for node, (name, app) in enumerate(apps.items(), start=1)}
         self.sent: dict[str, Message] = {}
-        self.objects: dict[str, bytes] = {}  # by content: the same bytes are kept once
+        self.objects: dict[str, bytes] = {}  # by content: the same bytes are stored once
         self.down: list[Message] = []
         self.up: list[Message] = []
         self.silent: set[str] = set()  # nodes that do not answer orders

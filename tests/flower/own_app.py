@@ -71,7 +71,7 @@ class Alone:
         self.state, self.sent = self.server.start(), {}
 
     def rows(self, name, profile):
-        return {slot: flatten(held, profile.layouts[slot]) for slot, held in self.slotted[name].slots().items()}
+        return {slot: flatten(tensors, profile.layouts[slot]) for slot, tensors in self.slotted[name].slots().items()}
 
     def run(self, rounds):
         for round in range(rounds):
@@ -79,8 +79,8 @@ class Alone:
             self.state, self.sent, _ = self.server.step(self.state, replies, self.sent)
             for name, client in self.clients.items():
                 client.receive(self.sent[name])
-                for slot, held in self.slotted[name].slots().items():
-                    assign(held, client.rows[slot], client.profile.layouts[slot])
+                for slot, tensors in self.slotted[name].slots().items():
+                    assign(tensors, client.rows[slot], client.profile.layouts[slot])
         return self
 
     def reply(self, name, round):

@@ -156,8 +156,7 @@ ANYBODY = {
         f"{CONTROL}/unregister-node", lambda one: control_pb2.UnregisterNodeRequest(node_id=one.victim)
     ),
     "register a key under a site's name": ask(
-        f"{CONTROL}/register-node",
-        lambda _: control_pb2.RegisterNodeRequest(public_key=b"key", name="outdoor-semseg"),
+        f"{CONTROL}/register-node", lambda _: control_pb2.RegisterNodeRequest(public_key=b"key", name="outdoor-semseg")
     ),
     "stop the run": ask(f"{CONTROL}/stop-run", lambda one: control_pb2.StopRunRequest(run_id=one.run)),
     "start a run": ask(
@@ -181,9 +180,7 @@ ANYBODY = {
     "a request in a request": raw(PULL, TWO_LENGTHS + INNER),
     "a head without an end": raw(PULL, "x: " + "x" * 100_000),
     "another's key without its signature": lambda one: one.post(
-        PULL,
-        fleet_pb2.PullMessagesRequest(node=victim(one)),
-        **{"flwr-public-key": public_header(one.victim_key)},
+        PULL, fleet_pb2.PullMessagesRequest(node=victim(one)), **{"flwr-public-key": public_header(one.victim_key)}
     ),
 }
 # What only a site with a key can try.

@@ -41,13 +41,13 @@ class Shelf:
     def __init__(self, objects, late=()):
         message = made("Message", b"", objects[-1])
         self.objects = {name_of(content): content for content in [*objects, message]}
-        self.root, self.late, self.asked, self.dropped = name_of(message), set(late), [], []
+        self.root, self.late, self.pulled, self.dropped = name_of(message), set(late), [], []
 
     def find(self, message):
         return Arrival(NODE, self.root)
 
     def pull(self, name):
-        self.asked.append(name)
+        self.pulled.append(name)
         if name in self.late:
             raise NotYetError
         if name not in self.objects:
@@ -92,10 +92,10 @@ def test_a_hostile_profile_is_refused_for_a_plain_reason(attack):
 
 
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if "5 GB" in name])
-def test_no_chunk_of_an_array_that_does_not_fit_is_asked_for(attack):
+def test_no_chunk_of_an_array_that_does_not_fit_is_pulled(attack):
     shelf = Shelf(ATTACKS[attack](GOOD_REPLY))
     take(shelf)
-    assert name_of(made("ArrayChunk", bytes(MAX_CHUNK_BYTES))) not in shelf.asked
+    assert name_of(made("ArrayChunk", bytes(MAX_CHUNK_BYTES))) not in shelf.pulled
 
 
 def test_a_profile_has_no_array():
@@ -106,33 +106,33 @@ def test_an_answer_of_another_node_is_refused():
     assert isinstance(take(Shelf(GOOD_REPLY.sent()), node=6), Refused)
 
 
-def test_an_object_that_never_came_means_that_the_site_went_away():
+def test_a_missing_object_means_that_the_site_went_away():
     objects = GOOD_REPLY.sent()
     shelf = Shelf(objects)
     del shelf.objects[name_of(objects[1])]
     assert isinstance(take(shelf), Gone)
 
 
-def test_while_an_object_has_still_to_come_nothing_else_is_asked_for_and_then_the_answer_is_taken():
+def test_an_answer_is_taken_once_its_last_object_has_arrived():
     objects = GOOD_REPLY.sent()
     shelf = Shelf(objects, late={name_of(objects[1])})
     answers = Answers(shelf)
     assert answers.take("order", NODE, Allowance(VALUES), math.inf) is None
-    before = len(shelf.asked)
+    before = len(shelf.pulled)
     assert answers.take("order", NODE, Allowance(VALUES), math.inf) is None
-    assert shelf.asked[before:] == [name_of(objects[1])]
+    assert shelf.pulled[before:] == [name_of(objects[1])]
     shelf.late.clear()
     assert isinstance(answers.take("order", NODE, Allowance(VALUES), math.inf), SiteAnswer)
 
 
-def test_after_the_deadline_nothing_is_asked_for():
+def test_after_the_deadline_nothing_is_pulled():
     shelf = Shelf(GOOD_REPLY.sent())
     assert take(shelf, until=time.monotonic()) is None
-    assert not shelf.asked
+    assert not shelf.pulled
 
 
 @pytest.mark.parametrize("objects", [GOOD_REPLY.sent(), ATTACKS["a header that is no JSON"](GOOD_REPLY)])
-def test_the_superlink_need_not_keep_what_was_taken_or_refused(objects):
+def test_the_superlink_drops_answers_that_were_taken_or_refused(objects):
     shelf = Shelf(objects)
     take(shelf)
     assert shelf.dropped == ["order", shelf.root]

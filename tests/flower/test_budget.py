@@ -55,7 +55,7 @@ def test_a_site_whose_budget_is_spent_says_so_and_sends_nothing(site, invitation
     assert Site(site.config).perform(other, Order(0, upload=UPLOAD)).failed == SPENT
 
 
-def test_a_site_whose_budget_is_spent_does_not_train_but_takes_what_it_is_sent(site, invitation):
+def test_a_site_with_a_spent_budget_takes_rows_without_training(site, invitation):
     for round in range(2):
         site.perform(invitation, Order(round, upload=UPLOAD))
     client = site.client
@@ -72,7 +72,7 @@ LAST = Order(4, finish=True, train=False, evaluate=True)
 
 
 @pytest.mark.parametrize(("order", "cost"), [(Order(0, upload=UPLOAD), 1), (LAST, 0)])
-def test_an_update_costs_once_however_often_it_is_asked_for_and_an_evaluation_nothing(site, invitation, order, cost):
+def test_an_update_costs_once_and_an_evaluation_nothing(site, invitation, order, cost):
     for _ in range(3):
         site.perform(invitation, order)
     assert len(entries(site)) == cost
@@ -84,54 +84,54 @@ def telling(site, updates, **scores):
     return Site(site.config.model_copy(update=changes))
 
 
-def test_scores_with_noise_are_told_and_cost_as_an_update_does(site, invitation):
+def test_noised_scores_are_sent_and_cost_as_much_as_an_update(site, invitation):
     site = telling(site, 2, send="all", noise=NOISE)
     reply = site.perform(invitation, Order(0, evaluate=True, upload=UPLOAD))
     assert {task: [*scores] for task, scores in reply.metrics.items()} == {"depth": ["rmse"], "normals": ["mean_error"]}
     assert [(entry.kind, entry.noise) for entry in entries(site)] == [("update", NOISE), ("scores", NOISE)]
 
 
-def test_scores_that_are_too_much_stay_at_the_site(site, invitation):
+def test_scores_beyond_the_budget_stay_at_the_site(site, invitation):
     site = telling(site, 1, send="all", noise=NOISE)
     reply = site.perform(invitation, Order(0, evaluate=True, upload=UPLOAD))
     assert (bool(reply.rows), reply.metrics, reply.declined) == (True, {}, f"scores stay at the site: {SPENT}")
 
 
-def test_scores_that_are_told_again_after_a_crash_have_the_same_noise_and_cost_once(site, invitation, monkeypatch):
+def test_scores_sent_again_after_a_crash_have_the_same_noise_and_cost_once(site, invitation, monkeypatch):
     site = telling(site, 2, send="final", noise=NOISE)
     lost = crash(site, invitation, monkeypatch, LAST)
     assert Site(site.config).perform(invitation, LAST).metrics == lost.metrics
     assert len(entries(site)) == 1
 
 
-def test_a_site_that_tells_none_is_not_even_evaluated(site, invitation, monkeypatch):
+def test_a_site_that_sends_no_scores_is_not_evaluated(site, invitation, monkeypatch):
     monkeypatch.setattr("fedhca2.clients.Client.evaluate", None)
     assert not site.perform(invitation, LAST).metrics
 
 
 def crash(site, invitation, monkeypatch, order):
     """Carry out an order, but crash before the reply is on disk; returns what would have been sent."""
-    kept = []
+    replies = []
 
     def die(path, reply):
-        kept.append(reply)
+        replies.append(reply)
         raise PowerCutError
 
     with monkeypatch.context() as patch:
         patch.setattr("fedhca2.clients.state_file.save_reply", die)
         with pytest.raises(PowerCutError):
             site.perform(invitation, order)
-    return kept[0]
+    return replies[0]
 
 
-def test_a_round_that_is_trained_again_after_a_crash_sends_the_same_and_costs_once(site, invitation, monkeypatch):
+def test_a_round_repeated_after_a_crash_sends_the_same_and_costs_once(site, invitation, monkeypatch):
     lost = crash(site, invitation, monkeypatch, Order(0, upload=UPLOAD)).rows
     sent = Site(site.config).perform(invitation, Order(0, upload=UPLOAD)).rows
     assert all(torch.equal(sent[slot], row) for slot, row in lost.items())
     assert len(entries(site)) == 1
 
 
-def test_a_round_that_is_trained_otherwise_after_a_crash_costs_again_and_has_other_noise(site, invitation, monkeypatch):
+def test_a_round_changed_after_a_crash_has_other_noise_and_costs_again(site, invitation, monkeypatch):
     lost = crash(site, invitation, monkeypatch, Order(0, upload=UPLOAD)).rows
     training = {**invitation.experiment["training"], "learning_rate": 2e-3}
     changed = type(invitation)(invitation.run, {**invitation.experiment, "training": training})
@@ -141,7 +141,7 @@ def test_a_round_that_is_trained_otherwise_after_a_crash_costs_again_and_has_oth
     assert len(entries(site)) == 2
 
 
-def test_sites_that_are_asked_the_same_have_other_keys(tmp_path):
+def test_every_site_and_run_has_its_own_noise_key(tmp_path):
     experiment = small_experiment(privacy={"clip": 1.0, "noise": NOISE})
     keys = set()
     for folder in (tmp_path / "one", tmp_path / "other"):

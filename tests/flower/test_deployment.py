@@ -126,7 +126,7 @@ class Scene:
         code = self.folder / "code.py"
         code.write_text(f"open({str(self.folder / 'has run')!r}, 'w')\n")
         experiment = processes_of(STOCK, THRIFTY, rounds=20, guard={"noise": NOISE})
-        self.told = play(deployment.link, experiment, secret, code)
+        self.answers = play(deployment.link, experiment, secret, code)
         self.log = deployment.log(STOCK)
 
 
@@ -147,7 +147,7 @@ attack = pytest.mark.attack
 @attack
 @pytest.mark.parametrize("name", ATTACKS)
 def test_the_site_says_no_and_why(scene, name, tell):
-    answer = scene.told[name]
+    answer = scene.answers[name]
     said = " ".join(str(answer[key]) for key in ("cannot", "declined", "failed") if answer.get(key))
     tell("hostile server", name, said)
     assert ANSWERS[name] in said, answer
@@ -156,7 +156,7 @@ def test_the_site_says_no_and_why(scene, name, tell):
 @attack
 def test_nothing_private_comes_back(scene):
     for name in ATTACKS:
-        answer = scene.told[name]
+        answer = scene.answers[name]
         parts = {slot.partition(".")[0] for slot in [*answer.get("slots", ()), *answer.get("agreement", ())]}
         assert parts <= {"encoder", "decoder"}, name
         assert not answer.get("metrics"), name
@@ -164,10 +164,10 @@ def test_nothing_private_comes_back(scene):
 
 @attack
 @pytest.mark.parametrize("name", [name for name in ATTACKS if "rows of" in name or "a scale of" in name])
-def test_a_site_that_declines_trains_on_and_sends_numbers(scene, name):
-    answer = scene.told[name]
+def test_a_site_that_declines_still_trains_and_sends_numbers(scene, name):
+    answer = scene.answers[name]
     assert (answer["finite"], answer["failed"], set(answer["losses"])) == (True, "", {"depth", "normals"})
-    assert answer["values"] == scene.told["at last"]["values"] > 0
+    assert answer["values"] == scene.answers["at last"]["values"] > 0
 
 
 @attack
@@ -188,12 +188,12 @@ def test_nobody_but_the_superlink_is_contacted_or_looked_up(scene):
 
 @attack
 def test_an_honest_run_goes_on_after_all_attacks(scene):
-    assert scene.told["at last"]["declined"] == scene.told["at last"]["failed"] == ""
+    assert scene.answers["at last"]["declined"] == scene.answers["at last"]["failed"] == ""
 
 
 @attack
-def test_the_scores_after_the_last_round_are_told_by_default(scene):
-    assert set(scene.told["at first"]["metrics"]) == {"depth", "normals"}
+def test_final_scores_are_sent_by_default(scene):
+    assert set(scene.answers["at first"]["metrics"]) == {"depth", "normals"}
 
 
 @attack

@@ -45,17 +45,17 @@ def trained(gathered):
     return make
 
 
-def test_a_failed_order_is_given_again(gathered):
+def test_a_failed_order_is_sent_again(gathered):
     grid, _, fleet = gathered()
     fails = chain([True], repeat(False))
     grid.replace("home", lambda app: failing(app, lambda message: next(fails)))
     assert "home" in perform(fleet)
 
 
-def test_a_client_that_is_away_is_not_waited_for_when_there_are_enough(gathered):
+def test_an_absent_client_is_not_waited_for_when_enough_answer(gathered):
     grid, _, fleet = gathered(min_clients=2)
     grid.leave("home")
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     assert set(perform(fleet)) == OUTDOOR
 
 
@@ -99,7 +99,7 @@ def accept_nothing_at_first(grid):
 @pytest.mark.parametrize(
     "trouble", [lose_what_was_sent, be_listed_and_gone, be_away, restart_unnoticed, accept_nothing_at_first]
 )
-def test_a_question_or_an_order_waits_for_its_site_which_has_not_failed(trouble, what, federation, lost_after):
+def test_a_message_reaches_its_site_after_trouble_on_the_way(trouble, what, federation, lost_after):
     lost_after(0.3)
     grid, _, fleet = federation(deadline=20, retries=0)
     if what == "order":
@@ -114,7 +114,7 @@ def orders_given(grid, name="home"):
     return sum(grid.apps[sent.metadata.dst_node_id][0] == name for sent in grid.down if is_order(sent))
 
 
-def test_an_answer_counts_though_the_order_was_given_again(trained, lost_after, monkeypatch):
+def test_an_answer_counts_after_the_order_was_sent_again(trained, lost_after, monkeypatch):
     grid, fleet = trained(min_clients=2, deadline=5)
     lost_after(0.1)
     grid.silent, push = {"home"}, grid.push_messages
@@ -132,7 +132,7 @@ def test_an_answer_counts_though_the_order_was_given_again(trained, lost_after, 
     assert orders_given(grid) == 2
 
 
-def test_nobody_is_asked_again_before_most_have_answered(trained, lost_after):
+def test_no_order_is_sent_again_before_most_have_answered(trained, lost_after):
     grid, fleet = trained(min_clients=1, deadline=1.5)
     lost_after(0.0)
     grid.silent = {"home", "outdoor-semseg"}
@@ -148,7 +148,7 @@ def test_a_site_that_does_not_come_back_by_the_deadline_is_named(trained):
 
 
 @pytest.mark.usefixtures("watchful")
-def test_the_log_says_whom_a_round_without_a_deadline_waits_for(gathered, monkeypatch, caplog):
+def test_the_log_names_the_clients_that_a_round_waits_for(gathered, monkeypatch, caplog):
     monkeypatch.setattr("fedhca2.federation.flower.wait.TELL_AFTER", 0.01)
     grid, _, fleet = gathered(deadline=None)
     grid.dead = {"home"}
@@ -166,7 +166,7 @@ def test_a_repeated_round_is_answered_and_not_trained_again(gathered):
     assert all(torch.equal(after.tensors[name], tensor) for name, tensor in before.tensors.items())
 
 
-def test_sites_that_share_a_machine_work_no_more_at_a_time_than_it_has_cores(gathered, tmp_path):
+def test_sites_of_one_machine_share_its_cores(gathered, tmp_path):
     grid, sites, fleet = gathered()
     (tmp_path / "turns").mkdir()
     taking_turns = Site(sites["home"].config.model_copy(update={"turns": tmp_path / "turns"}))

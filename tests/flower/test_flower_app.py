@@ -47,8 +47,8 @@ def test_the_app_has_the_numbers_of_the_server(modules, tmp_path, capsys):
     def train(model, name, round):
         task.train(model, data[name], lambda: 0.0)
 
-    wanted = Alone(models, lambda name: parts(name, task.CLIENTS), train, METHODS["fedhca2"].over(ROUNDS)).run(ROUNDS)
-    for name, model in wanted.models.items():
+    expected = Alone(models, lambda name: parts(name, task.CLIENTS), train, METHODS["fedhca2"].over(ROUNDS)).run(ROUNDS)
+    for name, model in expected.models.items():
         (file,) = tmp_path.glob(f"*/{name}/state.safetensors")
         found = {key: row for key, row in load_state(file).tensors.items() if key.startswith("model/")}
         assert_close(found, {f"model/{key}": row for key, row in model.state_dict().items()}, rtol=1e-4, atol=1e-6)

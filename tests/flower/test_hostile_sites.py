@@ -81,8 +81,8 @@ class Stage:
         """A server that knows all three sites; `send` is the hostile site's introduction."""
         fleet = fleet_of(self.grid, self.experiment, self.folder, min_clients=2, retries=0)
         with self._answering(send):
-            while len(fleet.registry.known) + len(fleet.registry.refused) < 3:
-                fleet.registry.meet(Wait(60))
+            while len(fleet.registry.profiles) + len(fleet.registry.refused) < 3:
+                fleet.registry.poll(Wait(60))
         return fleet
 
     def introduce(self, send: Send) -> Outcome:
@@ -195,24 +195,24 @@ def pose(stage: Stage) -> Outcome:
     grid, experiment = stage.grid, stage.experiment
     with patch.object(site_registry, "NODES_EVERY", 3600.0), node(stage.deployment, OTHER) as thief:
         fleet = fleet_of(grid, experiment, stage.folder)
-        fleet.registry.meet(Wait(60))
+        fleet.registry.poll(Wait(60))
         message = thief.receive()
         thief.reply(message, obliging(experiment, HOSTILE)(message).content)
         thief.deactivate()
-        fleet.registry.look(now=True)
+        fleet.registry.check_nodes(now=True)
         thief.activate()
         wait = Wait(10)
         while not wait.is_over and OTHER not in fleet.registry.refused:
-            fleet.registry.meet(wait)
+            fleet.registry.poll(wait)
         return Outcome(
-            f"refused: {fleet.registry.refused[OTHER]}" if HOSTILE not in fleet.registry.known else "taken in"
+            f"refused: {fleet.registry.refused[OTHER]}" if HOSTILE not in fleet.registry.profiles else "taken in"
         )
 
 
 def guess(stage: Stage) -> Outcome:
     """Flower accepts an answer from anyone who knows the message's name: the hash of its content."""
     with node(stage.deployment, OTHER) as site:
-        fleet_of(stage.grid, stage.experiment, stage.folder).registry.meet(Wait(60))
+        fleet_of(stage.grid, stage.experiment, stage.folder).registry.poll(Wait(60))
         message = site.receive()
         copy = Message(message.content, site.number, "query", ttl=message.metadata.ttl)
         copy.metadata.created_at = message.metadata.created_at

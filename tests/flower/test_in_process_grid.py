@@ -82,10 +82,10 @@ def test_rounds_of_steps_are_the_same_over_flower_and_after_a_crash_within_an_ep
 
 def test_what_a_site_keeps_is_its_owners_alone(tmp_path):
     Federation(small_experiment(rounds=1), tmp_path).run()
-    kept = list((tmp_path / "sites").rglob("*"))
+    paths = list((tmp_path / "sites").rglob("*"))
     names = {"state.safetensors", "reply.safetensors", "model.safetensors"}
-    assert {path.name for path in kept if path.is_file()} == names
-    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in kept}
+    assert {path.name for path in paths if path.is_file()} == names
+    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in paths}
     assert modes == {(True, 0o700), (False, 0o600)}
 
 

@@ -26,7 +26,7 @@ def hasty(lost_after):
 
 
 class Clock:
-    """The time since a message was given, as the test says."""
+    """The time since a message was sent, as the test says."""
 
     def __init__(self, patch):
         self.now, began = 0.0, round(monotonic())  # whole seconds, whose differences are exact
@@ -34,18 +34,18 @@ class Clock:
 
     def questions(self, grid, fleet, seconds, first=0):
         """When `home` was asked to introduce itself, if the server looks every 20 seconds and takes what is there."""
-        asked = []
+        times = []
         for self.now in range(first, seconds, 20):
             before = questions(grid)
-            fleet.registry.look(now=True)
+            fleet.registry.check_nodes(now=True)
             meet(fleet)
-            asked += [self.now] * (questions(grid) - before)
-        return asked
+            times += [self.now] * (questions(grid) - before)
+        return times
 
 
 def meet(fleet, times=1):
     for _ in range(times):
-        fleet.registry.meet(Wait(60))
+        fleet.registry.poll(Wait(60))
 
 
 def questions(grid, node=HOME):
@@ -56,12 +56,12 @@ def questions(grid, node=HOME):
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("second_is_lost", [True, False])
-def test_a_late_answer_counts_once(second_is_lost, federation, lost_after, caplog):
+def test_a_site_that_answers_two_questions_joins_once(second_is_lost, federation, lost_after, caplog):
     caplog.set_level("INFO", "fedhca2.server")
     grid, _, fleet = federation()
     grid.deaf = {"home"}
-    fleet.registry.look(now=True)
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
+    fleet.registry.check_nodes(now=True)
     assert questions(grid) == 2
     if second_is_lost:
         grid.sent.popitem()
@@ -88,19 +88,19 @@ def test_a_site_that_answers_at_once_is_asked_once(federation):
         ("encoders", ("another",), "got 'tiny'"),
     ],
 )
-def test_a_site_that_does_not_fit_is_asked_and_told_once_and_its_log_says_why(key, value, reason, federation, caplog):
+def test_a_site_that_does_not_fit_is_refused_once_and_logs_why(key, value, reason, federation, caplog):
     grid, sites, fleet = federation(min_clients=2)
     sites["home"].config = sites["home"].config.model_copy(update={key: value})
     fleet.gather()
     meet(fleet, 5)
     assert sum(message.metadata.dst_node_id == HOME for message in grid.down) == 2
-    assert "home" not in fleet.registry.known
+    assert "home" not in fleet.registry.profiles
     assert f"({key} in site.yaml)" in fleet.registry.refused["home"]
     grid.deliver()
     assert any(reason in record.message for record in caplog.records if record.name == "fedhca2.site")
 
 
-def test_a_local_federation_ends_at_once_when_its_sites_refuse_and_says_why(federation):
+def test_a_local_federation_whose_sites_refuse_ends_with_the_reason(federation):
     _, sites, fleet = federation(await_refused=False)
     for name in ("outdoor-normals", "home"):
         sites[name].config = sites[name].config.model_copy(update={"encoders": ("another",)})
@@ -112,7 +112,7 @@ def test_a_local_federation_ends_at_once_when_its_sites_refuse_and_says_why(fede
     )
 
 
-def test_a_site_with_another_model_is_refused_and_told_so(federation, caplog):
+def test_a_site_with_another_model_is_refused_and_logs_the_reason(federation, caplog):
     grid, _, fleet = federation(min_clients=2)
     grid.replace("home", lambda app: altered({"layouts": {"encoder": [["weight"], [[3]]]}}, app, "query"))
     fleet.gather()
@@ -132,7 +132,7 @@ def test_of_two_sites_with_one_data_set_and_other_names_of_classes_one_is_refuse
     describe = sites[second].describe
     sites[second].describe = lambda invitation: replace(describe(invitation), classes={"semseg": "others"})
     fleet.gather()
-    assert [*fleet.registry.known] == [first]
+    assert [*fleet.registry.profiles] == [first]
     assert f"classes of {second}, semseg" in fleet.registry.refused[second]
 
 
@@ -142,13 +142,13 @@ def test_a_site_that_comes_back_with_other_images_is_refused(federation):
     before = fleet.profiles["home"].samples
     grid.replace("home", lambda app: altered({"samples": 10**9}, app, "query"))
     grid.restart("home")
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     meet(fleet)
     assert "as before in this run, got 1000000000" in fleet.registry.refused["node 3"]
     assert fleet.profiles["home"].samples == before
 
 
-def test_also_after_the_run_was_resumed(experiment, tmp_path):
+def test_a_site_with_other_images_is_refused_in_a_resumed_run(experiment, tmp_path):
     found = cut_off(experiment, tmp_path)
     found.grid.replace("home", lambda app: altered({"samples": 10**9}, app, "query"))
     assert "as before in this run, got 1000000000" in found.resume(min_clients=2).missing["home"]
@@ -164,14 +164,14 @@ def test_a_site_that_introduces_itself_with_the_key_of_another_is_refused(federa
 
 @pytest.mark.usefixtures("watchful", "hasty")
 @pytest.mark.parametrize(("name", "called"), [("garden", "garden"), ("", "node 3")])
-def test_a_key_of_no_client_is_told_so_once_and_not_invited(name, called, federation):
+def test_a_key_of_no_client_is_refused_once_and_not_invited(name, called, federation):
     grid, _, fleet = federation(min_clients=2)
     grid.rename("home", name)
     fleet.gather()
     meet(fleet, 5)
     assert fleet.registry.refused[called].startswith("key: expected that of a client")
-    [told] = [header_of(message.content) for message in grid.down if message.metadata.dst_node_id == HOME]
-    assert "experiment" not in told
+    [header] = [header_of(message.content) for message in grid.down if message.metadata.dst_node_id == HOME]
+    assert "experiment" not in header
 
 
 def test_a_second_key_of_the_same_name_is_refused_even_while_the_first_is_away(federation):
@@ -179,7 +179,7 @@ def test_a_second_key_of_the_same_name_is_refused_even_while_the_first_is_away(f
     fleet.gather()
     grid.leave("home")
     grid.apps[9] = ("home", make_app(sites["home"]))
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     meet(fleet, 2)
     assert fleet.registry.refused == {"node 9": "home has already joined as node 3"}
 
@@ -193,7 +193,7 @@ def test_without_keys_two_sites_cannot_be_the_same_client(federation):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_site_that_fails_or_does_not_answer_is_asked_again_less_and_less_often(fails, federation, monkeypatch):
+def test_a_site_without_a_good_answer_is_asked_at_growing_intervals(fails, federation, monkeypatch):
     def fail(message, context):
         raise RuntimeError("the package is too old")
 
@@ -206,11 +206,11 @@ def test_a_site_that_fails_or_does_not_answer_is_asked_again_less_and_less_often
 
 
 @pytest.mark.parametrize(("took", "again"), [(40, 180), (1000, 1860)])
-def test_a_site_has_more_time_where_another_took_long_but_not_without_end(took, again, federation, monkeypatch):
+def test_a_slow_site_gives_others_more_time_up_to_a_limit(took, again, federation, monkeypatch):
     grid, _, fleet = federation(min_clients=1)
     grid.deaf = {"home", "outdoor-semseg"}
     clock = Clock(monkeypatch)
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     grid.deaf = {"home"}
     clock.now = took
     meet(fleet)
@@ -226,29 +226,29 @@ def test_a_site_that_restarts_is_asked_at_once(federation, monkeypatch):
     assert clock.questions(grid, fleet, 100) == [0, 60]
 
 
-def test_who_is_missing_is_offline_or_has_not_answered(federation):
+def test_missing_clients_are_offline_or_have_not_introduced_themselves(federation):
     grid, _, fleet = federation()
     grid.leave("outdoor-semseg")
     grid.deaf = {"home"}
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     meet(fleet)
     assert fleet.registry.missing() == {"outdoor-semseg": "offline", "home": "no introduction yet"}
 
 
-def test_what_a_site_said_before_it_restarted_does_not_count(federation):
+def test_an_introduction_from_before_a_restart_does_not_count(federation):
     grid, _, fleet = federation()
     grid.deaf = {"home"}
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     grid.lives["home"] = 1
-    fleet.registry.look(now=True)
+    fleet.registry.check_nodes(now=True)
     grid.sent.popitem()
     grid.deaf = set()
     meet(fleet)
-    assert "home" not in fleet.registry.known
+    assert "home" not in fleet.registry.profiles
 
 
 @pytest.mark.usefixtures("hasty", "watchful")
-def test_nobody_is_asked_while_sites_add_up(tmp_path, monkeypatch):
+def test_no_introductions_are_requested_while_sites_compute_sums(tmp_path, monkeypatch):
     monkeypatch.setattr("fedhca2.federation.flower.fleet.GRACE_S", 0.1)
     experiment = small_experiment(method={"name": "fedper"}, rounds=1, secure_aggregation={})
     federation = Federation(experiment, tmp_path)
@@ -273,6 +273,6 @@ def test_an_eviction_that_ends_a_run_is_written(tmp_path):
             raise PowerCutError
 
     with pytest.raises(PowerCutError):
-        federation.run(Evicting(), look=lambda: [home])
+        federation.run(Evicting(), list_nodes=lambda: [home])
     events = [event["event"] for event in federation.events]
     assert (events.count("registered"), events.count("evicted")) == (1, 1)

@@ -51,9 +51,8 @@ def test_a_site_that_misses_two_rounds_counts_in_the_third(tmp_path, simulated):
     found = Federation(OPEN, tmp_path)
     assert found.run(Slow(found.grid)).clients == simulated
     assert_late_once(found.out)
-    assert (
-        len([*filter(is_order, found.grid.down)]) == 3 * 3 - 2 + 3
-    )  # the slow site gets one for three rounds, all the last
+    orders = [*filter(is_order, found.grid.down)]
+    assert len(orders) == 3 * 3 - 2 + 3  # the slow site gets one for three rounds; all sites get the last
 
 
 def test_a_server_that_crashes_while_a_site_is_late_asks_it_again(tmp_path, simulated):

@@ -82,7 +82,7 @@ def test_a_connection_without_a_handshake_is_closed(address):
         assert ended(silent, 3)
 
 
-def test_a_head_that_trickles_is_cut_off(address):
+def test_a_request_head_that_arrives_slowly_is_cut_off(address):
     with secure(address) as slow:
         began = time.monotonic()
         while time.monotonic() - began < 3 and not ended(slow, 0.1):
@@ -93,14 +93,14 @@ def test_a_head_that_trickles_is_cut_off(address):
         assert time.monotonic() - began < 2
 
 
-def test_a_connection_that_asks_in_time_stays(address):
+def test_a_connection_with_timely_requests_stays_open(address):
     with secure(address) as quick:
         for _ in range(4):
             assert ask(quick) == b"HTTP/1.1 200 OK"
             time.sleep(0.25)
 
 
-def test_a_head_of_any_length_is_refused(address):
+def test_a_request_head_that_is_too_long_is_refused(address):
     with secure(address) as long:
         long.sendall(b"POST / HTTP/1.1\r\nx: ")
         long.settimeout(0.03)
@@ -121,7 +121,7 @@ def of(node):
 OK = b"HTTP/1.1 200 OK"
 
 
-def test_the_oldest_that_has_shown_no_key_makes_room(address):
+def test_the_oldest_connection_without_a_key_is_closed_for_a_new_one(address):
     with ExitStack() as stack:
         site = stack.enter_context(secure(address))
         ask(site, of(1))
@@ -140,7 +140,7 @@ def test_more_sites_share_an_address_than_strangers_may(address):
         assert [ask(site, of(node)) for node, site in sites.items()] == [OK] * 10
 
 
-def test_a_site_with_too_many_connections_loses_its_own_oldest(address):
+def test_a_site_with_too_many_connections_loses_its_oldest(address):
     with ExitStack() as stack:
         other = stack.enter_context(secure(address))
         ask(other, of(2))

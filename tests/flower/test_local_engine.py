@@ -65,25 +65,17 @@ def in_one_process(experiment):
     return in_memory(experiment)
 
 
-def test_a_run_that_is_interrupted_stops_after_its_round(interrupted):
-    folder, code, output, _ = interrupted
+def test_an_interrupted_run_stops_after_its_round_and_leaves_no_process(interrupted):
+    folder, code, output, pids = interrupted
     assert code == 128 + signal.SIGINT, output
     assert [path.name for path in (folder / "run" / "checkpoints").iterdir()] == ["round-000001"]
+    wait_for(lambda: left(pids) == [], 5)
 
 
-def test_no_process_is_left_behind_by_an_interrupt(interrupted):
-    wait_for(lambda: left(interrupted[-1]) == [], 5)
-
-
-def test_a_resumed_run_has_the_scores_of_one_process(resumed, in_one_process):
-    out, _ = resumed
-    assert json.loads((out / "result.json").read_text())["clients"] == in_one_process[1]
-
-
-def test_a_resumed_run_has_the_models_of_one_process(resumed, in_one_process):
-    out, _ = resumed
-    models = {client: load_file(out / "models" / f"{client}.safetensors") for client in in_one_process[0]}
-    assert_equal(models, in_one_process[0])
+def test_a_resumed_run_has_the_models_and_scores_of_one_process(resumed, in_one_process):
+    (out, _), (models, scores) = resumed, in_one_process
+    assert json.loads((out / "result.json").read_text())["clients"] == scores
+    assert_equal({client: load_file(out / "models" / f"{client}.safetensors") for client in models}, models)
 
 
 def test_a_finished_run_can_be_evaluated_again(resumed):

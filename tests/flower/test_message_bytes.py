@@ -66,12 +66,12 @@ def test_a_site_hears_nothing_of_others_in_any_message(named, tmp_path):
     fleet.gather()
     perform(fleet)
     names = {node: name for node, (name, _) in grid.apps.items()}
-    told = dict.fromkeys(names.values(), "")
+    headers = dict.fromkeys(names.values(), "")
     for message in grid.down:
-        told[names[message.metadata.dst_node_id]] += json.dumps(header_of(message.content))
+        headers[names[message.metadata.dst_node_id]] += json.dumps(header_of(message.content))
     others = ("outdoor-normals", "home", "indoor", "depth", "normals", "availability", "77777", "coordinator")
-    assert [word for word in others if word in told["outdoor-semseg"]] == []
-    assert [word for word in ("outdoor", "semseg", "availability", "77777") if word in told["home"]] == []
+    assert [word for word in others if word in headers["outdoor-semseg"]] == []
+    assert [word for word in ("outdoor", "semseg", "availability", "77777") if word in headers["home"]] == []
 
 
 def test_heads_and_paths_are_in_no_message(full):

@@ -63,20 +63,20 @@ def test_a_site_with_another_frozen_backbone_is_refused():
 @pytest.mark.parametrize("method", [{"name": "fedavg"}, {"name": "fedhca2", "decoder": {"kind": "mean"}}])
 def test_sums_without_rows_give_the_same_decoders(method, tmp_path):
     settings = {"method": method, "rounds": 1}
-    wanted, _ = in_memory(mixed(**settings))
+    expected, _ = in_memory(mixed(**settings))
     secure = Federation(mixed(**settings, secure_aggregation={"sketch": 1024}), tmp_path)
     secure.run()
-    found, held = secure.sites["home"].client, wanted["home"]
+    found, plain = secure.sites["home"].client, expected["home"]
     for name, tensor in found.personal.model.slots()[Slot("decoder", "depth")].items():
-        torch.testing.assert_close(tensor, held[f"decoders.depth.{name}"], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(tensor, plain[f"decoders.depth.{name}"], rtol=1e-4, atol=1e-5)
 
 
-def test_no_encoder_crosses_that_nobody_shares(done):
+def test_an_encoder_that_nobody_shares_is_not_sent(done):
     sent = {e["client"]: e["bytes_up"] for e in RunFiles(done).events if e["event"] == "client" and e["round"] == 0}
     parts = {name: Trained.open(done, name).model().slots() for name in sent}
     rows = {
         name: sum(
-            4 * tensor.numel() for slot, held in slots.items() if slot.part == "decoder" for tensor in held.values()
+            4 * tensor.numel() for slot, own in slots.items() if slot.part == "decoder" for tensor in own.values()
         )
         for name, slots in parts.items()
     }

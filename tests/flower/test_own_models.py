@@ -42,7 +42,7 @@ def done(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_it(method):
+def test_every_method_trains_an_own_model(method):
     _, scores = in_memory(sensors(f"method={method}", "rounds=1"))
     assert {client: set(tasks) for client, tasks in scores.items()} == {
         "press": {"fault"},
@@ -51,8 +51,8 @@ def test_every_method_trains_it(method):
     }
 
 
-def test_it_is_the_same_over_flower_and_after_a_crash(tmp_path):
-    wanted, scores = in_memory(sensors())
+def test_an_own_model_is_the_same_over_flower_and_after_a_crash(tmp_path):
+    expected, scores = in_memory(sensors())
 
     def grid():
         files = write_sites(sensors(), tmp_path / "sites")
@@ -63,7 +63,7 @@ def test_it_is_the_same_over_flower_and_after_a_crash(tmp_path):
         run_over(grid()[0], sensors(), tmp_path / "run", Watching(fails_in=1))
     again, sites = grid()
     assert resume(tmp_path / "run", watcher=Watching(), engine=engine_of(again)).clients == scores
-    assert_equal({name: site.client.personal.model.state_dict() for name, site in sites.items()}, wanted)
+    assert_equal({name: site.client.personal.model.state_dict() for name, site in sites.items()}, expected)
 
 
 @pytest.mark.parametrize("part", ["Temporal", "Pool", "Line"])
@@ -74,23 +74,23 @@ def test_a_site_runs_no_code_that_it_does_not_list(part, tmp_path):
         Invitation.for_experiment(sensors(), "run1").accept(site.model_copy(update={"encoders": fewer}))
 
 
-def test_it_resumes_bit_for_bit(done, tmp_path):
+def test_an_own_model_resumes_bit_for_bit(done, tmp_path):
     with pytest.raises(PowerCutError):
         run(sensors(), tmp_path, watcher=Watching(fails_in=1))
     resume(tmp_path, watcher=Watching())
-    found, wanted = (
+    found, expected = (
         {client: Trained.open(out, client).model().state_dict() for client in ("press", "fan")}
         for out in (tmp_path, done)
     )
-    assert_equal(found, wanted)
+    assert_equal(found, expected)
 
 
-def test_it_has_a_page_and_is_scored_again(done, tmp_path):
+def test_an_own_model_has_a_page_and_is_scored_again(done, tmp_path):
     assert "press" in write_page([RunFiles(done)], tmp_path / "page.html").read_text()
     assert evaluate(done, lambda client: None).clients == RunFiles(done).outcome.clients
 
 
-def test_its_model_predicts_readings_and_no_images(done, tmp_path):
+def test_an_own_model_predicts_readings_but_no_images(done, tmp_path):
     fan = Trained.open(done, "fan")
     assert {task: values.shape for task, values in fan.predict(np.zeros((3, 64))).items()} == {
         "fault": (1,),
@@ -102,7 +102,7 @@ def test_its_model_predicts_readings_and_no_images(done, tmp_path):
         export(fan, "safetensors", tmp_path)
 
 
-def test_its_readings_are_checked_and_not_painted():
+def test_own_readings_are_checked_and_not_painted():
     assert CliRunner().invoke(app, ["data", "check", str(CONFIG)]).exit_code == 0
     painted = CliRunner().invoke(app, ["data", "info", str(CONFIG), "--name", "press"])
     assert (painted.exit_code, "images to paint" in painted.output) == (2, True)
@@ -144,7 +144,7 @@ def test_an_encoder_that_cannot_read_vectors_or_be_adapted_is_refused(change, li
         in_memory(sensors(change))
 
 
-def test_a_frozen_encoder_of_ones_own_stays_as_it_is():
+def test_an_own_frozen_encoder_does_not_change():
     start, _ = in_memory(sensors("rounds=1", "model.encoder.frozen=true"))
     end, _ = in_memory(sensors("model.encoder.frozen=true"))
     names = [name for name in start["fan"] if name.startswith("encoder.")]

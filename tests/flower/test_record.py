@@ -64,8 +64,8 @@ def spoilt(request, tmp_path_factory):
     """A run in which a site reports scores after the last round that it was not asked for."""
     found = Federation(small_experiment(rounds=1), tmp_path_factory.mktemp("spoilt"))
 
-    def change(asked, _):
-        return {"metrics": request.param} if asked["order"]["finish"] else {}
+    def change(request_header, _):
+        return {"metrics": request.param} if request_header["order"]["finish"] else {}
 
     found.grid.replace("home", lambda app: altered(change, app, "train"))
     return found, found.run()
@@ -99,7 +99,7 @@ def test_what_a_refused_reply_says_is_not_logged(tmp_path):
     assert "home" not in {e["client"] for e in found.events if e["event"] in ("loss", "metric", "client")}
 
 
-def test_a_baseline_is_trained_along(tmp_path):
+def test_a_baseline_is_trained_over_flower(tmp_path):
     experiment = small_experiment(rounds=1, baseline=True)
     assert Federation(experiment, tmp_path).run().baseline == in_memory(experiment.with_method("local"))[1]
 
@@ -127,7 +127,7 @@ def test_the_coordinator_counts_the_updates_that_each_site_has_sent_as_the_site_
         assert cost(Ledger.of(site.config).entries(), DELTA) == pytest.approx(spent[name]["epsilon"])
 
 
-def test_the_result_has_the_epsilon_of_the_site_that_sent_most_which_dp_accounting_confirms(noised):
+def test_the_result_has_the_largest_epsilon_of_all_sites(noised):
     assert noised[0].epsilon == epsilon(2.0, updates=3)
     assert noised[0].privacy["dp_accounting"] == pytest.approx(noised[0].epsilon, rel=1e-6)
 
@@ -146,18 +146,18 @@ def effects(events):
     return {(e["round"], e["client"]): (e["before"], e["after"]) for e in events if e["event"] == "effect"}
 
 
-def test_sites_that_tell_their_scores_say_what_rows_did_to_their_losses_as_one_process_measures_it(diagnosed, tmp_path):
+def test_sites_that_send_scores_report_the_same_effects_as_one_process(diagnosed, tmp_path):
     run(diagnosed.experiment, tmp_path / "here", watcher=Watcher())
     here = effects(RunFiles(tmp_path / "here").events)
-    told = [(1, "outdoor-semseg"), (2, "outdoor-semseg"), (2, "outdoor-normals")]
-    assert effects(diagnosed.events) == {key: here[key] for key in told}
+    pairs = [(1, "outdoor-semseg"), (2, "outdoor-semseg"), (2, "outdoor-normals")]
+    assert effects(diagnosed.events) == {key: here[key] for key in pairs}
 
 
 def declined(found):
     return [(e["round"], e["client"], e["why"]) for e in found.events if e["event"] == "declined"]
 
 
-def test_losses_that_stay_at_a_site_are_named(diagnosed):
+def test_declined_losses_are_logged_with_the_reason(diagnosed):
     assert declined(diagnosed) == [
         (1, "outdoor-normals", "losses stay at the site: it sends final (scores in site.yaml)"),
         (1, "home", "losses stay at the site: noise does not cover them"),
@@ -165,7 +165,7 @@ def test_losses_that_stay_at_a_site_are_named(diagnosed):
     ]
 
 
-def test_no_update_goes_to_another_to_be_measured_and_the_page_compares_those_that_the_server_has(diagnosed):
+def test_no_update_is_sent_to_others_for_diagnostics(diagnosed):
     files = RunFiles(diagnosed.out)
     assert not files.of("transfer")
     assert [figure.id for figure in transfer_figures(files)] == ["transfer-gains", "pairs"]
@@ -181,20 +181,20 @@ def reserved(tmp_path_factory):
     return found, found.run(min_clients=2)
 
 
-def test_a_site_that_refuses_heads_is_named_with_the_key_that_would_allow_them(reserved):
+def test_a_site_that_refuses_heads_is_logged_with_the_key_that_allows_them(reserved):
     refused = [event["refused"] for event in reserved[0].events if event["event"] == "round"]
     why = "failed: this site does not allow it (share in site.yaml); its log says more"
     assert refused == [{"outdoor-normals": why}] * 2
 
 
-def test_scores_that_stay_at_a_site_are_named(reserved):
+def test_declined_scores_are_logged_with_the_reason(reserved):
     assert declined(reserved[0]) == [
         (1, "outdoor-semseg", "scores stay at the site: it sends final (scores in site.yaml)"),
         (1, "home", "scores stay at the site: it sends none (scores in site.yaml)"),
     ]
 
 
-def test_a_site_that_tells_no_scores_is_missing_from_the_results_alone(reserved):
+def test_a_site_that_sends_no_scores_is_missing_only_from_the_results(reserved):
     found, result = reserved
     assert list(result.clients) == ["outdoor-semseg"]
     assert result.missing["home"] == "scores stay at the site: it sends none (scores in site.yaml)"
@@ -202,7 +202,7 @@ def test_a_site_that_tells_no_scores_is_missing_from_the_results_alone(reserved)
     assert set(updates) == {"home", "outdoor-semseg"}
 
 
-def test_the_page_says_what_sites_declined(reserved):
+def test_the_page_shows_what_sites_declined(reserved):
     *_, table = reasons_tables(RunFiles(reserved[0].out))
     assert ["home", "2", "scores stay at the site: it sends none (scores in site.yaml)"] in [
         [cell.text for cell in row] for row in table.rows

@@ -92,7 +92,7 @@ def test_nothing_but_masked_numbers_leaves_a_site(tmp_path):
     assert [array.dtype for array in arrays_up(found)] == ["int32"] * 3
 
 
-def test_below_the_threshold_a_round_is_skipped_and_everybody_keeps_what_it_learned(plain, tmp_path):
+def test_a_round_with_too_few_clients_for_a_sum_changes_no_model(plain, tmp_path):
     def change(grid):
         for client in OUTDOOR:
             grid.replace(client, lambda app: failing(app, lambda sent: header_of(sent.content).get(STAGE) == MASK))
@@ -104,27 +104,27 @@ def test_below_the_threshold_a_round_is_skipped_and_everybody_keeps_what_it_lear
 
 
 @pytest.mark.parametrize(("method", "scale"), [(HCA, 0.1), ({"name": "upgrad"}, 1.0)])
-def test_what_is_added_is_the_weighted_sum_that_sketches_ask_for(method, scale, plain, tmp_path):
+def test_clients_get_the_weighted_sum_that_sketches_call_for(method, scale, plain, tmp_path):
     experiment = secured(method, sketch=1024, clip=1.0)
     found = Rounds(experiment, tmp_path)
     names = sorted(found.clients)
     sketches = torch.stack([found.heard[0][name][ENCODER] for name in names]).double()
     weights = experiment.resolved_method.encoder.weights(sketches @ sketches.T)
-    wanted = sum(
+    expected = sum(
         weight * plain(method).heard[0][name][ENCODER].double() for weight, name in zip(weights, names, strict=True)
     )
     added = found.sent[0]["home"][ENCODER].addends[0]
-    assert (added.row - wanted).abs().max() <= 3 * weights.max() * Steps(1.0, 3).size / 2 + 1e-9
+    assert (added.row - expected).abs().max() <= 3 * weights.max() * Steps(1.0, 3).size / 2 + 1e-9
     assert added.scale == (scale,)
 
 
-def test_a_sketch_is_all_that_the_server_hears_of_an_update(tmp_path):
+def test_the_server_gets_only_the_sketch_of_an_update(tmp_path):
     found = Rounds(secured(HCA, sketch=64), tmp_path)
     assert {rows[ENCODER].numel() for rows in found.heard[0].values()} == {64}
     assert sorted({(array.dtype, array.shape) for array in arrays_up(found)})[0] == ("float32", (64,))
 
 
-def test_agreement_with_what_was_added_is_learned_from_as_without(tmp_path):
+def test_weights_are_learned_from_sums_as_from_rows(tmp_path):
     found = Rounds(secured(HCA, rounds=2, sketch=1024, clip=1.0), tmp_path)
     assert all(weights != (0.1,) for weights in found.records[1].weights.values())
 
@@ -197,7 +197,7 @@ def test_every_client_that_took_part_is_accounted_for(tmp_path):
 
 
 @pytest.mark.parametrize(("settings", "found"), [(None, "none"), ({"sketch": 2048}, "a sketch of 2048")])
-def test_a_site_that_gives_sums_only_takes_part_in_nothing_else(settings, found, tmp_path):
+def test_a_site_with_sums_only_refuses_other_experiments(settings, found, tmp_path):
     experiment = small_experiment(method=HCA, secure_aggregation=settings)
     site = site_configs(experiment, tmp_path)["home"].model_copy(update={"sums_only": True})
     with pytest.raises(UserError, match=rf"at most 1024 \(sums_only in site.yaml\), got {found}"):

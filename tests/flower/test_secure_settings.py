@@ -37,7 +37,7 @@ def refusal(*arguments, **changes):
 
 
 @pytest.mark.parametrize("method", sorted(SUMS))
-def test_methods_of_means_need_sums_alone(method):
+def test_methods_that_average_need_no_sketches(method):
     assert secured({"name": method}).secure_aggregation.sketch == 0
 
 
@@ -52,12 +52,12 @@ def test_methods_whose_sums_reveal_rows_are_refused_with_the_reason(method):
     assert REASONS[method] in refusal({"name": method}, {"sketch": 1024})
 
 
-def test_fedhca2_goes_with_sketches_and_decoders_that_stay_or_are_averaged():
+def test_fedhca2_with_sketches_may_keep_or_average_decoders():
     assert secured({"name": "fedhca2", "decoder": None}, {"sketch": 1024})
     assert secured({"name": "fedhca2", "decoder": {"kind": "group_mean"}}, {"sketch": 1024})
 
 
-def test_fedhca2_with_means_of_groups_beside_is_refused():
+def test_fedhca2_with_means_of_groups_is_refused():
     assert "several sums" in refusal({"name": "fedhca2", "decoder": None, "groups": True}, {"sketch": 1024})
 
 
@@ -65,18 +65,18 @@ def test_running_statistics_are_not_added_up():
     assert "batch_norm 'average'" in refusal({"name": "fedper", "batch_norm": "average"})
 
 
-def test_noise_has_to_fit_into_the_clip():
+def test_a_clip_that_is_too_small_for_the_noise_is_refused():
     noisy = {"clip": 1.0, "noise": 4.0}
     assert "clip: expected at least 32, 8 standard deviations" in refusal({"name": "fedper"}, privacy=noisy)
     assert secured({"name": "fedper"}, {"clip": 64}, privacy=noisy)
 
 
-def test_a_run_in_one_process_has_nobody_to_hide_from(tmp_path):
+def test_secure_aggregation_in_one_process_is_refused(tmp_path):
     with pytest.raises(UserError, match="hides rows from a remote server"):
         run(secured({"name": "fedper"}, rounds=1), tmp_path / "run", watcher=Watcher())
 
 
-def test_inner_products_of_sketches_are_those_of_rows_on_average_and_as_near_as_they_should_be():
+def test_inner_products_of_sketches_estimate_those_of_rows():
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 3000, generator=rng).double()
     y = x + y

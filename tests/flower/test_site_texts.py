@@ -35,13 +35,13 @@ def assert_only_its_log_says_more(grid, fleet, caplog):
     """Let `home` introduce itself, and compare what leaves it with its log."""
     fleet.gather()
     assert "its log says more" in fleet.registry.refused["home"]
-    told, words = str([header_of(reply.content) for reply in grid.up]), ("Anna", "ward", "scans", ".csv")
-    assert [word for word in words if word in told] == []
+    headers, words = str([header_of(reply.content) for reply in grid.up]), ("Anna", "ward", "scans", ".csv")
+    assert [word for word in words if word in headers] == []
     assert "Anna" in "".join(record.message + str(record.exc_info) for record in caplog.records)
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_no_word_of_an_error_leaves_a_site(error, federation, caplog):
+def test_the_text_of_an_error_stays_at_the_site(error, federation, caplog):
     grid, sites, fleet = federation(min_clients=2)
     grid.replace("home", lambda app: make_app(Failing(sites["home"], error)))
     assert_only_its_log_says_more(grid, fleet, caplog)
@@ -59,7 +59,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("data", FILES.values(), ids=FILES)
-def test_no_name_in_a_sites_files_leaves_it(data, federation, tmp_path, caplog):
+def test_names_in_a_sites_files_stay_at_the_site(data, federation, tmp_path, caplog):
     rows = "".join(f'"{number} {PATIENT}.png","{PATIENT}.png","{PATIENT}.png",1\n' for number in range(9))
     (tmp_path / "labels.csv").write_text(f'image,depth,normals,"{PATIENT} "\n{rows}', "utf-8")
     own = {"root": str(tmp_path), **data}
@@ -68,9 +68,9 @@ def test_no_name_in_a_sites_files_leaves_it(data, federation, tmp_path, caplog):
     assert_only_its_log_says_more(grid, fleet, caplog)
 
 
-def test_a_site_whose_file_cannot_be_read_says_no_path(tmp_path):
+def test_a_site_with_an_unreadable_file_sends_no_path(tmp_path):
     message = Message(pack({}), 1, "query")
     message.metadata.__dict__["_src_node_id"] = 1
     context = Context(0, 1, {"site": str(tmp_path / f"{PATIENT}.yaml")}, RecordDict(), {})
-    told = header_of(make_app()(message, context).content)
-    assert told == {CANNOT: "this site cannot read or write a file; its log says more"}
+    header = header_of(make_app()(message, context).content)
+    assert header == {CANNOT: "this site cannot read or write a file; its log says more"}

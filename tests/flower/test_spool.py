@@ -25,13 +25,13 @@ def test_a_federation_with_spooled_replies_gives_the_same_scores(method, wire, t
     assert found == scores(tmp_path / "kept", method, wire=wire)
 
 
-def test_replies_are_pulled_one_at_a_time_and_mapped(federation, monkeypatch):
+def test_spooled_replies_are_pulled_one_at_a_time(federation, monkeypatch):
     grid, _, fleet = federation(spool=True)
-    asked, pull = [], grid.pull_messages
-    monkeypatch.setattr(grid, "pull_messages", lambda ids: asked.append(len(ids)) or pull(ids))
+    batches, pull = [], grid.pull_messages
+    monkeypatch.setattr(grid, "pull_messages", lambda ids: batches.append(len(ids)) or pull(ids))
     fleet.gather()
     replies = perform(fleet)
-    assert (len(replies), max(asked)) == (3, 1)
+    assert (len(replies), max(batches)) == (3, 1)
     assert isinstance(replies["home"].rows[ENCODER], MappedRow)
 
 
@@ -52,8 +52,8 @@ def test_memory_does_not_grow_with_replies(tmp_path):
     def peak_with(clients):
         reset_peak()
         rows = {ENCODER: torch.ones(1_000_000)}
-        kept = [spool(Reply(str(number), 0, rows), tmp_path, torch.float32) for number in range(clients)]
-        assert len(kept) == clients
+        spooled = [spool(Reply(str(number), 0, rows), tmp_path, torch.float32) for number in range(clients)]
+        assert len(spooled) == clients
         return peak()
 
     peak_with(2)

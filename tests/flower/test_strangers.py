@@ -46,20 +46,20 @@ class Siege:
         said = r"connect to (\S+); the SuperLink is at (\S+)"
         self.public, at = wait_for(lambda: re.search(said, (folder / "serve.log").read_text())).groups()
         self.link = SuperLink(at, self.keys)
-        self.over, self._end, self._asked = threading.Event(), threading.Event(), []
+        self.over, self._end, self._runs = threading.Event(), threading.Event(), []
         stack.callback(self._end.set)
         stack.callback(self.over.set)
         for name in HONEST:
             node = Node(self.public, self.keys / "sites" / name)
             node.activate()
             node.serve(self._wait_with_orders(obliging(experiment, name)), self._end)
-        wait_for(lambda: len(self._asked) >= 2)
+        wait_for(lambda: len(self._runs) >= 2)
         self.nodes = {one.name: one.node_id for one in self.link.registrations()}
 
     def _wait_with_orders(self, app):
         def answer(message, context):
             if "order" in header_of(message.content):
-                self._asked.append(message.metadata.run_id)
+                self._runs.append(message.metadata.run_id)
                 self.over.wait()
             return app(message)
 
@@ -68,8 +68,8 @@ class Siege:
     def visitor(self, **changes) -> Visitor:
         victim = HONEST[0]
         public_key = self.keys / "sites" / victim / "node.pub"
-        known = {"victim": self.nodes[victim], "victim_key": public_key, "run": self._asked[0]}
-        return Visitor(**{"address": self.public, "ca": self.keys / "ca.crt", **known, **changes})
+        defaults = {"victim": self.nodes[victim], "victim_key": public_key, "run": self._runs[0]}
+        return Visitor(**{"address": self.public, "ca": self.keys / "ca.crt", **defaults, **changes})
 
     def site(self, **changes) -> Visitor:
         return self.visitor(node=self.nodes[HOSTILE], key=self.keys / "sites" / HOSTILE / "node.key", **changes)
@@ -92,7 +92,7 @@ def test_a_stranger_is_refused(attack, siege, tell):
 
 
 @pytest.mark.parametrize("attack", ANYBODY)
-def test_a_site_is_refused_what_a_stranger_is(attack, siege):
+def test_a_site_is_refused_like_a_stranger(attack, siege):
     assert is_refused(ANYBODY[attack](siege.site()))
 
 
@@ -104,7 +104,7 @@ def test_a_site_is_refused(attack, siege, tell):
 
 
 @pytest.mark.parametrize("attack", [name for name in SITES if name != "a signature of an hour ago"])
-def test_a_key_that_nobody_knows_is_refused(attack, siege, tmp_path):
+def test_an_unregistered_key_is_refused_by_the_proxy(attack, siege, tmp_path):
     make_site_keys(tmp_path / "unknown", b"")
     assert is_refused(SITES[attack](siege.visitor(key=tmp_path / "unknown" / "node.key", node=1)))
 
@@ -133,7 +133,7 @@ def test_an_answer_whose_objects_are_in_another_tree_is_refused_and_its_site_nam
     assert re.search(rf"refused {HOSTILE} .*new objects", siege.log())
 
 
-def test_the_superlink_itself_takes_an_order_of_a_site(siege):
+def test_without_the_proxy_the_superlink_accepts_an_order_of_a_site(siege):
     """Why the proxy checks messages: without it, the receiver would get this one."""
     token = {TOKEN: operator_token((siege.keys / "secret").read_bytes())}
     with Node(siege.public, siege.keys / "sites" / HOSTILE):
@@ -147,7 +147,7 @@ def test_another_user_of_the_machine_is_refused_by_the_superlink(path, siege):
     assert siege.site(address=siege.link.address).post(path).status_code == 403
 
 
-def test_to_register_a_site_twice_is_an_error_in_a_line_with_the_address(siege):
+def test_registering_a_site_twice_is_an_error_in_one_line(siege):
     with pytest.raises(UserError) as refused:
         siege.link.register(HOSTILE, siege.keys / "sites" / HOSTILE / "node.pub")
     [fault] = refused.value.faults
@@ -155,7 +155,7 @@ def test_to_register_a_site_twice_is_an_error_in_a_line_with_the_address(siege):
 
 
 @pytest.mark.parametrize("what", ["register", "evict"])
-def test_an_operator_at_the_port_of_sites_is_told_so_in_a_line(siege, what):
+def test_an_operator_at_the_port_of_sites_gets_an_error_in_one_line(siege, what):
     link = SuperLink(siege.public, siege.keys)
     keys = [siege.keys / "sites" / HOSTILE / "node.pub"] if what == "register" else []
     with pytest.raises(UserError) as refused:
@@ -165,7 +165,7 @@ def test_an_operator_at_the_port_of_sites_is_told_so_in_a_line(siege, what):
     assert fault.message.endswith("404 Not Found; sites connect to another port than operators")
 
 
-def test_a_node_with_its_number_from_an_earlier_superlink_is_told_to_start_anew(siege):
+def test_a_node_from_an_earlier_superlink_must_activate_again(siege):
     """Flower's SuperNode ends on 401; on 403 it would go on asking with the old number."""
     answer = siege.site().post(PULL, PullMessagesRequest(node=FlowerNode(node_id=7)))
     assert answer.status_code == 401
@@ -189,6 +189,6 @@ def test_the_federation_goes_on_and_its_record_has_every_key(siege):
     events = [json.loads(line) for line in (siege.out / "metrics.jsonl").read_text().splitlines()]
     record = [(event["event"], event["client"]) for event in events if event["event"] in ("registered", "evicted")]
     assert record == [*(("registered", name) for name in (*HONEST, HOSTILE)), ("evicted", HOSTILE)]
-    kept = [event for event in events if event["event"] == "evicted"]
-    assert kept[0]["key"].startswith("SHA256:")
-    assert kept[0]["time"]
+    evictions = [event for event in events if event["event"] == "evicted"]
+    assert evictions[0]["key"].startswith("SHA256:")
+    assert evictions[0]["time"]

@@ -34,10 +34,10 @@ def states(models):
     return {name: model.state_dict() for name, model in models.items()}
 
 
-def assert_same_models(found, wanted, **tolerance):
-    """Of those clients that are wanted."""
-    found, wanted = states(found), states(wanted)
-    assert_close({name: found[name] for name in wanted}, wanted, **tolerance or {"rtol": 1e-5, "atol": 1e-6})
+def assert_same_models(found, expected, **tolerance):
+    """Compare the clients among those expected."""
+    found, expected = states(found), states(expected)
+    assert_close({name: found[name] for name in expected}, expected, **tolerance or {"rtol": 1e-5, "atol": 1e-6})
 
 
 def weights(state):
@@ -66,7 +66,7 @@ def test_every_other_method_runs(tmp_path, method):
 
 
 @pytest.mark.parametrize("method", sorted(NEED_OUR_LOOP))
-def test_methods_that_need_our_loop_say_so(method):
+def test_methods_that_need_our_training_loop_are_refused(method):
     with pytest.raises(ValueError, match=rf"^{method}: .* which only fedhca2's own clients do$"):
         Federated(method)
 
@@ -92,7 +92,7 @@ def test_the_pull_is_the_term_of_fedprox(tmp_path):
     assert_same_models(models, alone("fedprox", mu=2.0, train=proximal(2.0)).models)
 
 
-def test_a_loop_without_the_pull_takes_no_part(tmp_path, caplog):
+def test_a_training_loop_without_the_pull_is_an_error(tmp_path, caplog):
     grid, _ = make_grid(tmp_path, train=lambda model, client, round, pull: fit(model, client, round))
     Federated("fedprox", min_clients=3).start(grid, num_rounds=1)
     assert "fit: expected `loss + round.pull()`" in caplog.text
@@ -105,9 +105,9 @@ def test_a_new_strategy_continues_from_the_file(tmp_path, stop):
     strategy, (grid, models) = FedHCA2(**options), make_grid(tmp_path)
     result = strategy.start(grid, num_rounds=ROUNDS)
     assert list(result.train_metrics_clientapp) == list(range(stop + 1, ROUNDS + 1))
-    wanted = alone(lr=1.0)
-    assert_close(weights(strategy.progress.state), weights(wanted.state))
-    assert_same_models(models, wanted.models)
+    expected = alone(lr=1.0)
+    assert_close(weights(strategy.progress.state), weights(expected.state))
+    assert_same_models(models, expected.models)
 
 
 def test_a_server_that_dies_before_it_aggregates_repeats_the_round(tmp_path):
@@ -222,7 +222,7 @@ def test_training_that_diverges_is_undone(tmp_path, caplog):
     assert "west/edge" in result.train_metrics_clientapp[2]
 
 
-def test_clients_with_other_encoders_share_what_fits(tmp_path):
+def test_clients_with_other_encoders_share_the_rows_that_fit(tmp_path):
     grid, models = make_grid(tmp_path)
     grid.replace("west", lambda app: make_app("west", tmp_path, models, width=6))
     strategy = FedHCA2(min_clients=3)
@@ -232,11 +232,11 @@ def test_clients_with_other_encoders_share_what_fits(tmp_path):
 
 
 def test_clients_start_from_the_initial_arrays(tmp_path):
-    given = OwnModel("north").body
-    for value in given.parameters():
+    body = OwnModel("north").body
+    for value in body.parameters():
         value.data.fill_(0.25)
     grid, models = make_grid(tmp_path, train=lambda model, client, round, pull: dict.fromkeys(TASKS[client], 0.0))
-    Federated("local", min_clients=3).start(grid, ArrayRecord(given.state_dict()), num_rounds=1)
+    Federated("local", min_clients=3).start(grid, ArrayRecord(body.state_dict()), num_rounds=1)
     assert all(bool((model.body[0].weight == 0.25).all()) for model in models.values())
 
 

@@ -42,7 +42,7 @@ def site(deployment, superlink, folder):
 
 
 class Impostor(ThreadingHTTPServer):
-    """Has a SuperLink's certificate, and answers every request with an empty message unless it is told another."""
+    """Has a SuperLink's certificate, and answers every request with an empty message unless the test names another."""
 
     daemon_threads = True
 
@@ -51,7 +51,7 @@ class Impostor(ThreadingHTTPServer):
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.load_cert_chain(keys / "superlink.crt", keys / "superlink.key")
         self.address, self.speaks_tls = f"127.0.0.1:{self.server_port}", True
-        self.answers, self.asked = answers, []
+        self.answers, self.requests = answers, []
 
     def get_request(self):
         connection, address = super().get_request()
@@ -67,7 +67,7 @@ class Answering(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
-        self.server.asked.append(self.path)
+        self.server.requests.append(self.path)
         self.send_response(200)
         self.end_headers()
         self.wfile.write(self.server.answers.get(self.path, b""))
@@ -86,18 +86,18 @@ def impostor(deployment, answers):
 
 
 def test_a_supernode_that_gives_up_on_a_handshake_is_started_again(deployment, tmp_path):
-    known = {BEAT: SendNodeHeartbeatResponse(success=True).SerializeToString()}
-    with impostor(deployment, known) as link, site(deployment, link.address, tmp_path) as log:
+    answers = {BEAT: SendNodeHeartbeatResponse(success=True).SerializeToString()}
+    with impostor(deployment, answers) as link, site(deployment, link.address, tmp_path) as log:
         wait_for(lambda: ONLINE in log(), PATIENCE)
         link.speaks_tls = False
         wait_for(lambda: ENDED in log(), PATIENCE)
         link.speaks_tls = True
-        assert wait_for(lambda: link.asked.count(ACTIVATE) >= 2, PATIENCE)
+        assert wait_for(lambda: link.requests.count(ACTIVATE) >= 2, PATIENCE)
 
 
 def test_a_supernode_whose_heartbeat_gets_an_unexpected_answer_is_started_again(deployment, tmp_path):
     with impostor(deployment, {BEAT: b""}) as link, site(deployment, link.address, tmp_path) as log:
-        assert wait_for(lambda: link.asked.count(ACTIVATE) >= 2, PATIENCE)
+        assert wait_for(lambda: link.requests.count(ACTIVATE) >= 2, PATIENCE)
         assert ENDED in log()
 
 

@@ -125,7 +125,7 @@ def started(what, folder, experiment, keys):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("what", ["serve", "serve in a round", "link", "site"])
-def test_a_command_ends_soon_when_it_is_told_to_and_leaves_nothing_behind(experiment, keys, tmp_path, number, what):
+def test_a_command_ends_soon_after_a_signal_and_leaves_nothing_behind(experiment, keys, tmp_path, number, what):
     with started(what, tmp_path, experiment, keys) as command:
         pids = command.processes
         command.process.send_signal(number)
@@ -156,7 +156,7 @@ def taken():
         ("site site.yaml --superlink 127.0.0.1:9 --keys KEYS/sites/bad.crt", "ca.crt: expected"),
     ],
 )
-def test_a_mistake_that_cannot_heal_is_an_error_in_a_line(keys, taken, tmp_path, words, error):
+def test_a_permanent_mistake_is_an_error_in_one_line(keys, taken, tmp_path, words, error):
     copy = shutil.copytree(keys, tmp_path / "keys")
     for name, bad in {"bad.key": "node.key", "bad.crt": "ca.crt"}.items():
         shutil.copytree(copy / "sites" / SITE, copy / "sites" / name)
@@ -195,7 +195,7 @@ def test_sites_outlast_a_proxy_that_is_killed(link):
         assert wait_for(lambda: is_there(node), 60)
 
 
-def test_a_site_that_was_evicted_is_let_in_no_more(link):
+def test_an_evicted_site_is_refused(link):
     with suppress(httpx.HTTPStatusError), Node(link.public, link.keys / "sites" / OTHER) as node:
         link.superlink.evict(OTHER)
         with pytest.raises(httpx.HTTPStatusError, match="401"):
@@ -212,9 +212,9 @@ def test_nobody_is_evicted_who_was_not_registered(link):
 def test_coordinators_on_one_link_do_not_take_each_others_tasks(link, monkeypatch):
     runs, together = [], threading.Barrier(4)
 
-    def acquire_together(*wanted, acquire=superlink.acquire, **more):
+    def acquire_together(*args, acquire=superlink.acquire, **more):
         together.wait()  # until the runs of all have started
-        return acquire(*wanted, **more)
+        return acquire(*args, **more)
 
     def coordinate():
         with link.superlink.run() as grid:

@@ -15,7 +15,7 @@ class Notes(ParallelWatcher):
 
     most = 0
 
-    def looked(self, running, waiting):
+    def polled(self, running, waiting):
         self.most = max(self.most, len(running))
 
 

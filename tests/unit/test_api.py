@@ -53,5 +53,5 @@ def test_there_is_one_class_of_experiments():
     ("path", "module"),
     [("examples/add_a_method.py", "methods"), ("docs/own-task.md", "tasks"), ("docs/own-data.md", "data")],
 )
-def test_an_author_needs_one_module(path, module):
+def test_the_author_of_an_extension_needs_one_module(path, module):
     assert {found for found, _ in _imported(ROOT / path)} == {f"fedhca2.{module}"}

@@ -1,4 +1,4 @@
-"""The number of cores on systems that report a process's affinity, and on those that do not; turns at them."""
+"""The number of cores on systems that report a process's affinity, and on those that do not; waiting for a core."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ with one_per_core(Path(sys.argv[1])):
 """
 
 
-def test_a_system_that_knows_no_cores_of_processes_has_all_and_keeps_them(monkeypatch):
+def test_without_affinities_all_cores_are_usable(monkeypatch):
     before = os.sched_getaffinity(0)
     with monkeypatch.context() as patched:
         patched.delattr(os, "sched_getaffinity")
@@ -70,7 +70,7 @@ def at_work(start):
     return processes
 
 
-def test_as_many_work_as_there_are_cores_of_a_folder(at_work, start, tmp_path):
+def test_only_as_many_processes_work_as_there_are_cores(at_work, start, tmp_path):
     waiting, other = start(), tmp_path / "other"
     assert not has_a_core(waiting, 2)
     at_work[0].communicate()  # ends its input

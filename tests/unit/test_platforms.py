@@ -41,7 +41,7 @@ def test_a_federation_runs_resumes_evaluates_and_predicts(tmp_path):
 
 
 @pytest.mark.parametrize("module", ["fcntl", "resource"])
-def test_the_modules_are_really_away(module):
+def test_modules_of_linux_are_missing_in_these_tests(module):
     code = f"import without_linux; without_linux.take_away(); import {module}"
     done = subprocess.run([sys.executable, "-c", code], cwd=PRELUDE.parent, capture_output=True, text=True, check=False)
     assert f"No module named {module!r}" in done.stderr

@@ -50,7 +50,7 @@ def test_a_notebook_shows_results_and_runs_in_short(made):
     assert "<td>semseg</td>" in made.result._repr_html_()
 
 
-def test_an_experiment_is_not_changed_but_replaced():
+def test_an_experiment_is_immutable():
     experiment = Experiment.load("demo")
     with pytest.raises(UserError, match=r"rounds: .*replace"):
         experiment.rounds = 5

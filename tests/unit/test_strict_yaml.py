@@ -40,7 +40,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "reason"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_plain_yaml_is_refused_with_its_place_and_reason(text, reason):
+def test_what_is_no_plain_yaml_is_refused_with_location_and_reason(text, reason):
     with pytest.raises(YamlError) as error:
         parse_yaml(text)
     assert reason in str(error.value)
@@ -56,7 +56,7 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_plain_yaml_is_what_it_is_to_others(text):
+def test_plain_yaml_is_parsed_as_by_pyyaml(text):
     assert parse_yaml(text) == yaml.safe_load(text)
     assert parse_yaml("name: 2020-01-01") == {"name": "2020-01-01"}  # but a date is text
 

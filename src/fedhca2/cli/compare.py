@@ -12,7 +12,14 @@ from fedhca2.cli.app import open_console, print_json
 from fedhca2.cli.run import draw_page
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.comparison_runs import ComparisonRun, complete, known_runs, plan_runs, plan_sweep, sweep_rows
+from fedhca2.federation.comparison_runs import (
+    ComparisonRun,
+    complete_runs,
+    find_runs,
+    plan_runs,
+    plan_sweep,
+    sweep_rows,
+)
 from fedhca2.methods import METHODS, components_of, settings_of
 from fedhca2.reports.comparison import Comparison, group_names
 from fedhca2.reports.comparison import leaderboard as ranked
@@ -200,7 +207,7 @@ def _carry_out(
         faults = run_planned(planned, max_jobs, console, mps=mps)
     finally:
         lock.release()
-    runs = [RunFiles.open(run.folder) for run in complete(planned)]
+    runs = [RunFiles.open(run.folder) for run in complete_runs(planned)]
     table = write_comparison(runs, folder, trivial=trivial) if runs else None
     if table is not None:
         console.print(comparison_table(table))
@@ -227,7 +234,7 @@ def _parse_jobs(jobs: str) -> int | None:
 
 def report(runs: list[Path], out: Path | None) -> None:
     """Write a report: one HTML file that needs no network."""
-    files = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
+    files = [RunFiles.open(folder) for run in runs for folder in find_runs(run) or [run]]
     typer.echo(write_page(files, out or runs[0] / PAGE))
 
 

@@ -137,7 +137,7 @@ def serve(
             if note:
                 link.stop(int(note["flower_run"]))
             with ConsoleWatcher(console) as watcher, link.run(terms.deadline) as grid:
-                engine = FlowerEngine(grid, terms, look=link.registrations)
+                engine = FlowerEngine(grid, terms, list_nodes=link.registrations)
                 if note:
                     result = resume(folder, watcher=watcher, engine=engine)
                 else:

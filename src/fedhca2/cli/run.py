@@ -21,7 +21,7 @@ from fedhca2.deployment.trained import evaluate as evaluate_run
 from fedhca2.deployment.trained import predict_files
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.comparison_runs import known_runs
+from fedhca2.federation.comparison_runs import find_runs
 from fedhca2.federation.engine import check_in_process
 from fedhca2.federation.forecast import forecast
 from fedhca2.federation.run import check_new
@@ -130,7 +130,7 @@ def draw_page(console: Console, runs: list[RunFiles], folder: Path) -> None:
 def watch(run: Path, once: bool, track: list[str] | None, as_json: bool) -> None:
     """Follow a run or a comparison in the terminal until it is finished or no process works on it."""
     console = open_console(stderr=as_json)
-    if not RunFiles(run).begun and known_runs(run):
+    if not RunFiles(run).begun and find_runs(run):
         if track:
             raise UserError(f"--track {track[0]}", f"expected the folder of one run, got a comparison: {run}")
         finished = _watch_comparison(console, run, once)

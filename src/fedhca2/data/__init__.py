@@ -27,7 +27,7 @@ from fedhca2.data.own import settings_class, settings_of
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.data.rendered import ScenesData
 from fedhca2.data.tables import CsvTable
-from fedhca2.imports import FORMS, folders, is_import_path, located
+from fedhca2.imports import FORMS, folders, is_import_path, resolve_path
 from fedhca2.tasks import LabelSpace
 
 KINDS: dict[str, type[DataConfig]] = {
@@ -49,7 +49,7 @@ def of_kind(values: Any, info: ValidationInfo) -> Any:
         return values
     kind = str(values.get("kind", "nothing"))
     if is_import_path(kind):
-        kind = located(kind, folders(info))
+        kind = resolve_path(kind, folders(info))
         return settings_class(kind).model_validate({**values, "kind": kind}, context=info.context)
     if kind not in KINDS:
         raise ValueError(f"kind: expected a known kind or {FORMS}, got {kind:.200}. {suggest(kind, KINDS)}")

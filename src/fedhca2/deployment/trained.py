@@ -302,8 +302,8 @@ def evaluate(
     baseline: Scores | None = None
     if files.baseline.begun:
         baseline = {}
-    elif files.kept_baseline is not None and (split, thresholds) == (result.split, 99):
-        baseline = {name: scores for name, scores in files.kept_baseline.items() if client in (None, name)}
+    elif files.recorded_baseline is not None and (split, thresholds) == (result.split, 99):
+        baseline = {name: scores for name, scores in files.recorded_baseline.items() if client in (None, name)}
     found: Scores = {}
     for spec in experiment.specs:
         if client in (None, spec.name):

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from fedhca2.config import Config, suggest
 from fedhca2.errors import Fault, UserError, list_faults
 from fedhca2.experiment.sources import merged
-from fedhca2.imports import folders, located
+from fedhca2.imports import folders, resolve_path
 from fedhca2.models import ModelConfig
 from fedhca2.models.config import with_classes
 from fedhca2.tasks import LabelSpace, TaskSet
@@ -82,7 +82,7 @@ class ClientEntry(Config):
     @field_validator("model")
     @classmethod
     def _paths_are_beside_the_experiment(cls, model: dict[str, Any] | None, info: ValidationInfo) -> Any:
-        return with_classes(model, lambda path: located(path, folders(info))) if model else model
+        return with_classes(model, lambda path: resolve_path(path, folders(info))) if model else model
 
     @field_validator("name")
     @classmethod

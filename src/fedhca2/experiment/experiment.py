@@ -26,7 +26,7 @@ from fedhca2.experiment.settings import (
     SecureAggregation,
 )
 from fedhca2.experiment.sources import apply_overrides, merge_files, merged, name_files, read_files
-from fedhca2.imports import folders, is_import_path, located
+from fedhca2.imports import folders, is_import_path, resolve_path
 from fedhca2.live import Live, find
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
@@ -141,9 +141,9 @@ class Experiment(Config):
     @field_validator("tasks")
     @classmethod
     def _tasks_are_known(cls, tasks: dict[str, DeclaredTask], info: ValidationInfo) -> dict[str, DeclaredTask]:
-        located = {name: task.located(folders(info)) for name, task in tasks.items()}
-        known_tasks(located)  # raises an error if one cannot be found
-        return located
+        resolved = {name: task.resolve_path(folders(info)) for name, task in tasks.items()}
+        known_tasks(resolved)  # raises an error if one cannot be found
+        return resolved
 
     @cached_property
     def task_set(self) -> TaskSet:
@@ -366,13 +366,13 @@ class Experiment(Config):
 def _locate_method(name: Any, info: ValidationInfo) -> Any:
     """A method's name; the file of a user's own method is looked for beside the experiment."""
     own = isinstance(name, str) and not Path(name.rpartition(":")[0]).exists()
-    return located(name, folders(info)) if own else name
+    return resolve_path(name, folders(info)) if own else name
 
 
 def _settings_for(name: Any, methods: Mapping[Any, Any]) -> Mapping[str, Any]:
     """The settings that `methods` has for a method; a file may be named by its path from anywhere."""
-    known = {located(str(other), ()): settings for other, settings in methods.items()}
-    settings = known.get(located(str(name), ()))
+    known = {resolve_path(str(other), ()): settings for other, settings in methods.items()}
+    settings = known.get(resolve_path(str(name), ()))
     return settings if isinstance(settings, Mapping) else {}
 
 

@@ -1,4 +1,4 @@
-"""A store of clients: those that worked last are in memory, the others' states wait in files; and whose turn it is."""
+"""A store that keeps the last used clients in memory and the others' states in files; and a queue of clients."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from fedhca2.whole_files import link_whole, private_folder, sync_file
 
 
 class ClientStore:
-    """Clients by name. Up to `room` bytes of states stay in memory, the last used ones, beside the clients at work.
+    """Clients by name. Up to `room` bytes of states stay in memory, the last used ones; clients at work come on top.
 
     A client that never worked has no state to save: it is built when it is needed, always in the same first state.
     """
@@ -26,12 +26,12 @@ class ClientStore:
         self.clients = {each.profile.client: each for each in clients}
         self._folder, self._room = folder, inf if folder is None else room
         # In memory, each with the bytes of its state; the last used client is last.
-        self._held = {name: (each, 0) for name, each in self.clients.items() if isinstance(each, Client)}
+        self._in_memory = {name: (each, 0) for name, each in self.clients.items() if isinstance(each, Client)}
         self._changed: set[str] = set()  # whose states are newer than their files
         self._files: dict[str, tuple[Path, str]] = {}  # states and their checksums
         self._unsynced: set[Path] = set()  # files that a crash of the system may damage; no checkpoint has them
         self._leaving: set[str] = set()  # whose states are being written, outside of the lock
-        self._left = 0  # bytes of states that left memory since it was returned to the system
+        self._freed = 0  # bytes of states that left memory since it was returned to the system
         self._lock = Condition()
 
     def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
@@ -53,7 +53,7 @@ class ClientStore:
 
     def close(self) -> None:
         """Remove the folder, and let go of all clients."""
-        self._held.clear()
+        self._in_memory.clear()
         self.clients.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -61,14 +61,14 @@ class ClientStore:
     def prepare(self, names: Iterable[str]) -> None:
         """Let those of these clients that need their first values draw them, one after another."""
         for name in names:
-            if name not in self._held and not (name in self._files and self.plan(name).drawn):
+            if name not in self._in_memory and not (name in self._files and self.plan(name).drawn):
                 self.plan(name).draw()
 
     def plan(self, name: str) -> ClientPlan:
         """The plan of a client that is built when it is needed."""
-        found = self.clients[name]
-        assert not isinstance(found, Client)
-        return found
+        client = self.clients[name]
+        assert not isinstance(client, Client)
+        return client
 
     @contextmanager
     def borrow(self, name: str, *, changed: bool = True) -> Iterator[Client]:
@@ -79,10 +79,11 @@ class ClientStore:
         finally:
             self._put_back(client, changed)
 
-    def save(self, folder: Path, all_of: Callable[..., Iterable[None]] = map) -> dict[str, str]:
+    def save(self, folder: Path, parallel_map: Callable[..., Iterable[None]] = map) -> dict[str, str]:
         """Write what changed, and link all states into a folder; returns checksums, empty for first states."""
-        list(all_of(self._write, [client for client, _ in self._held.values() if client.name in self._changed]))
-        list(all_of(sync_file, self._unsynced))
+        changed = [client for client, _ in self._in_memory.values() if client.name in self._changed]
+        list(parallel_map(self._write, changed))
+        list(parallel_map(sync_file, self._unsynced))
         self._unsynced.clear()
         for name, (path, _) in self._files.items():
             link_whole(path, folder / _file(name))
@@ -91,8 +92,8 @@ class ClientStore:
     def _take(self, name: str) -> Client:
         with self._lock:
             self._lock.wait_for(lambda: name not in self._leaving)
-            if name in self._held:
-                return self._held.pop(name)[0]
+            if name in self._in_memory:
+                return self._in_memory.pop(name)[0]
             file = self._files.get(name)
         plan = self.plan(name)
         return plan.rebuild(load_state(*file)) if file else plan.build()
@@ -101,7 +102,7 @@ class ClientStore:
         client.drop_gradients()
         nbytes = client.nbytes
         with self._lock:
-            self._held[client.name] = client, nbytes
+            self._in_memory[client.name] = client, nbytes
             if changed:
                 self._changed.add(client.name)
             leaving = self._make_room()
@@ -118,13 +119,13 @@ class ClientStore:
     def _make_room(self) -> dict[str, Client]:
         """Take clients out of memory, those first that worked longest ago."""
         leaving: dict[str, Client] = {}
-        size = sum(size for _, size in self._held.values())
+        size = sum(size for _, size in self._in_memory.values())
         while size > self._room:
-            name = next(iter(self._held))
-            leaving[name], left = self._held.pop(name)
-            size, self._left = size - left, self._left + left
-        if self._left > 2**26:  # returning memory to the system takes time
-            self._left = 0
+            name = next(iter(self._in_memory))
+            leaving[name], nbytes = self._in_memory.pop(name)
+            size, self._freed = size - nbytes, self._freed + nbytes
+        if self._freed > 2**26:  # returning memory to the system takes time
+            self._freed = 0
             return_freed_memory()
         return leaving
 
@@ -152,14 +153,14 @@ class ClientQueue:
         self._waiting, self._kinds, self._lock = list(waiting), kinds, Lock()
 
     def next(self, slot: DeviceSlot, others: Iterable[DeviceSlot]) -> str | None:
-        """The next client for this slot of several; None if nobody waits."""
+        """The next client for this slot of several; None if no client waits."""
         with self._lock:
             if not self._waiting:
                 return None
             taken = {kind for other in others for kind in other.kinds}
-            known = [name for name in self._waiting if slot.captures and self._kinds[name] in slot.kinds]
+            captured = [name for name in self._waiting if slot.captures and self._kinds[name] in slot.kinds]
             new = [name for name in self._waiting if slot.captures and self._kinds[name] not in taken]
-            name = next(iter(known or new or self._waiting))
+            name = next(iter(captured or new or self._waiting))
             self._waiting.remove(name)
             slot.kinds.add(self._kinds[name])
             return name

@@ -74,17 +74,17 @@ def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> lis
     if RunFiles(out).begun:
         raise UserError(out, "expected a new folder or that of a comparison, got a run in it")
     first = next(iter(variants.values())).resolve()
-    rows, alone = sweep_rows(variants, out), _rows_alone(variants, out)
+    rows, local = sweep_rows(variants, out), _local_rows(variants, out)
     runs = dict[Path, ComparisonRun]()
     for name, seed in [(name, each.seed + i) for name, each in variants.items() for i in range(seeds)]:
         experiment = variants[name].resolve(first).replace(seed=seed, baseline=False)
-        folder, baseline = rows[name] / f"seed-{seed}", alone[name] / f"seed-{seed}"
+        folder, baseline = rows[name] / f"seed-{seed}", local[name] / f"seed-{seed}"
         if folder != baseline:
             if experiment.method_name != LOCAL:
                 runs.setdefault(baseline, ComparisonRun(experiment.with_method(LOCAL), baseline, None))
             if folder in runs:
-                wanted = "expected values whose names differ in letters or digits"
-                raise UserError("--over", f"{wanted}, got {name!r} twice")
+                fault = f"expected values whose names differ in letters or digits, got {name!r} twice"
+                raise UserError("--over", fault)
         compared = None if experiment.method_name == LOCAL else baseline
         runs.setdefault(folder, ComparisonRun(experiment, folder, compared))
     for run in runs.values():
@@ -95,24 +95,24 @@ def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> lis
 
 
 def sweep_rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]:
-    """The folder of every variant's row; beside other methods, Local's is that of the Local they are compared with."""
-    alone = _rows_alone(variants, out)
+    """The folder of every variant's row; Local shares the row that other methods are compared with."""
+    local = _local_rows(variants, out)
     shared = any(variant.method_name != LOCAL for variant in variants.values())
     return {
-        name: alone[name] if shared and variant.method_name == LOCAL else run_folder_of(out, name, 0).parent
+        name: local[name] if shared and variant.method_name == LOCAL else run_folder_of(out, name, 0).parent
         for name, variant in variants.items()
     }
 
 
-def _rows_alone(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]:
+def _local_rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]:
     """The folder of the Local row that every variant is compared with."""
-    alone = {name: _concerning_local(variant) for name, variant in variants.items()}
-    first_with = {key: name for name, key in reversed(alone.items())}
-    names = {name: LOCAL if len(first_with) == 1 else f"{LOCAL} {first_with[key]}" for name, key in alone.items()}
+    local = {name: _settings_of_local(variant) for name, variant in variants.items()}
+    first_names = {key: name for name, key in reversed(local.items())}
+    names = {name: LOCAL if len(first_names) == 1 else f"{LOCAL} {first_names[key]}" for name, key in local.items()}
     return {name: run_folder_of(out, own, 0).parent for name, own in names.items()}
 
 
-def _concerning_local(experiment: Experiment) -> str:
+def _settings_of_local(experiment: Experiment) -> str:
     return repr({key: value for key, value in experiment.to_dict().items() if key not in FREE})
 
 
@@ -149,13 +149,13 @@ def join_baselines(runs: Sequence[ComparisonRun]) -> None:
             join_baseline(run.folder, run.baseline)
 
 
-def complete(runs: Sequence[ComparisonRun]) -> list[ComparisonRun]:
+def complete_runs(runs: Sequence[ComparisonRun]) -> list[ComparisonRun]:
     """The runs of rows that have finished with every seed, so that their means are comparable."""
-    lacking = {run.row for run in runs if not run.finished}
-    return [run for run in runs if run.row not in lacking]
+    unfinished = {run.row for run in runs if not run.finished}
+    return [run for run in runs if run.row not in unfinished]
 
 
-def known_runs(out: Path) -> list[Path]:
+def find_runs(out: Path) -> list[Path]:
     """The folders of a comparison's runs, Local first; empty if the folder holds no comparison."""
     folders = sorted(path for path in out.glob("*/seed-*") if RunFiles(path).begun)
     return sorted(folders, key=lambda folder: folder.parent.name != LOCAL)

@@ -21,15 +21,7 @@ from fedhca2.clients.precompile import precompile
 from fedhca2.clients.training import Learner
 from fedhca2.cores import host_free
 from fedhca2.errors import UserError
-from fedhca2.experiment import (
-    Experiment,
-    OpenData,
-    Shard,
-    assign_shards,
-    open_data,
-    partition_as_data,
-    without_broken,
-)
+from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.experiment.build import plan_clients, step_kind
 from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.client_store import ClientStore
@@ -150,8 +142,8 @@ def _one_of_each(profiles: Iterable[Profile], count: int) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for profile in profiles:
         kinds.setdefault(client_kind(profile.dataset, profile.tasks), []).append(profile.client)
-    turns = zip_longest(*kinds.values())
-    return [name for turn in turns for name in turn if name is not None][:count]
+    ranks = zip_longest(*kinds.values())
+    return [name for rank in ranks for name in rank if name is not None][:count]
 
 
 class PooledRun(InProcessRun):
@@ -194,14 +186,14 @@ class PooledRun(InProcessRun):
         """Train a round of these clients; returns what their replies say of it."""
         slot = self.slots[0]
         with ExitStack() as stack:
-            stack.enter_context(self._explained("method pooled", self.experiment.training, slot))
+            stack.enter_context(self._explain("method pooled", self.experiment.training, slot))
             clients = {name: stack.enter_context(self.store.borrow(name)) for name in self.profiles}
             stack.enter_context(on_device(next(iter(clients.values()))))
             steps = {name: clients[name].single_steps(round, watch) for name in names}
             counts = {name: clients[name].steps for name in names}
             sums = {name: dict.fromkeys(clients[name].profile.tasks, 0.0) for name in names}
             seconds = dict.fromkeys(names, 0.0)
-            for name in in_turns(counts):
+            for name in spread_evenly(counts):
                 began = perf_counter()
                 for task, loss in next(steps[name]).items():
                     sums[name][task] += loss / counts[name]
@@ -214,38 +206,38 @@ class PooledRun(InProcessRun):
 
 
 def share_parameters(client: Client, shared: dict[Hashable, Parameter]) -> None:
-    """Replace a client's parameters by those that are known for their place, and make the others known."""
+    """Let a client use the shared parameters with the keys of its own, and share those whose keys are new."""
     model, profile = client.personal.model, client.profile
     for slot, tensors in model.slots().items():
         for name in tensors if not slot.part.endswith("_norms") else ():
             path, _, leaf = (slot_prefix(slot) + name).rpartition(".")
             module = model.get_submodule(path)
             own = module.get_parameter(leaf)
-            module.register_parameter(leaf, shared.setdefault((*_place(profile, slot), name), own))
+            module.register_parameter(leaf, shared.setdefault((*_sharing_key(profile, slot), name), own))
 
 
 def share_moments(client: Client, shared: defaultdict[Tensor, Any]) -> None:
-    """Let a client's optimiser use these moments, and add those of its parameters that nobody else has."""
+    """Let a client's optimiser use these moments, and add those of the parameters that only it has."""
     old = client.personal
     client.personal = client.shared = Learner(old.model, old.training)
     shared.update({own: old.optimizer.state[own] for own in client.personal.parameters if own in old.optimizer.state})
     client.personal.optimizer.state = shared
 
 
-def _place(profile: Profile, slot: Slot) -> tuple[Hashable, ...]:
+def _sharing_key(profile: Profile, slot: Slot) -> tuple[Hashable, ...]:
     """What clients that train one row have in common: its layouts, and of a task its name and its head's classes."""
     own: list[Slot] = [slot, Slot("head", slot.task)] if slot.task else [slot]
     return slot.task, *(layouts_of(profile, each) for each in own)
 
 
-def in_turns(counts: Mapping[str, int]) -> list[str]:
-    """Names in an order that spreads the turns of each evenly.
+def spread_evenly(counts: Mapping[str, int]) -> list[str]:
+    """Repeat every name as often as it counts, each spread evenly over the whole list.
 
-    >>> in_turns({"a": 4, "b": 2})
+    >>> spread_evenly({"a": 4, "b": 2})
     ['a', 'b', 'a', 'a', 'b', 'a']
     """
-    turns = [((turn + 0.5) / count, name) for name, count in counts.items() for turn in range(count)]
-    return [name for _, name in sorted(turns, key=lambda turn: turn[0])]
+    times = [((index + 0.5) / count, name) for name, count in counts.items() for index in range(count)]
+    return [name for _, name in sorted(times, key=lambda time: time[0])]
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,8 @@ def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int,
             for parameter in model.parameters():
                 parameter.data.add_(torch.randn_like(parameter), alpha=1e-3)  # instead of training
             rows, agreement = exchange.outgoing(model, order, 1, lambda part: 1.0)
-            told = {} if client.privacy.noise else dict.fromkeys(model.decoders, 0.0)
-            replies.append(Reply(client.name, round, rows=rows, agreement=agreement, losses=told))
+            losses = {} if client.privacy.noise else dict.fromkeys(model.decoders, 0.0)
+            replies.append(Reply(client.name, round, rows=rows, agreement=agreement, losses=losses))
             traffic[client.name] = replies[-1].nbytes, order.nbytes
         state, pending, _ = server.step(state, replies, pending)
     return traffic
@@ -118,19 +118,19 @@ def _memory(clients: Sequence[tuple[Client, int]], devices: int) -> dict[str, in
         learners = dict.fromkeys((client.personal, client.shared))
         values = [sum(parameter.numel() for parameter in learner.model.parameters()) for learner in learners]
         rows = sum(row.nbytes for row in client.exchange.tensors().values())
-        kept = _kept_for_gradients(client)
+        saved = _bytes_for_gradients(client)
         states += count * (3 * VALUE * sum(values) + rows)
-        steps.append(None if kept is None else VALUE * max(values) + kept)
-    known = [step for step in steps if step is not None]
-    return {"states": states, "steps": devices * max(known) if len(known) == len(steps) else None}
+        steps.append(None if saved is None else VALUE * max(values) + saved)
+    computable = [step for step in steps if step is not None]
+    return {"states": states, "steps": devices * max(computable) if len(computable) == len(steps) else None}
 
 
-def _kept_for_gradients(client: Client) -> int | None:
+def _bytes_for_gradients(client: Client) -> int | None:
     """Bytes that a forward pass keeps, from shapes alone; None if the model cannot compute without values."""
-    kept = dict[int, int]()
+    saved = dict[int, int]()
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[id(tensor)] = tensor.numel() * tensor.element_size()
+        saved[id(tensor)] = tensor.numel() * tensor.element_size()
         return tensor
 
     data = client.data.train
@@ -140,6 +140,6 @@ def _kept_for_gradients(client: Client) -> int | None:
     try:
         with dropping(paths, draws), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             model(torch.empty(data.batch_size, *input_shape(data.data), device="meta"))
-    except (RuntimeError, TypeError):  # torch's, where values are asked for: as a number, as a condition, in numpy
+    except (RuntimeError, TypeError):  # torch's, where code needs values: as a number, as a condition, in numpy
         return None
-    return sum(kept.values())
+    return sum(saved.values())

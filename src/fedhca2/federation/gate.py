@@ -82,7 +82,7 @@ class Expected:
     profiles: Mapping[str, Profile]
     parts: Mapping[str, Container[Part]]  # that each client sends
     weights: Mapping[SlotKey, Weights]
-    at_work: Mapping[str, int] = field(default_factory=dict)  # the rounds of orders given earlier, by client
+    at_work: Mapping[str, int] = field(default_factory=dict)  # the rounds of orders sent earlier, by client
     final: bool = False  # after the last round every task must be scored, and a client may not report a failure
     tasks: TaskSet = TASKS
 
@@ -118,16 +118,16 @@ def _check_rows(reply: Reply, expected: Expected) -> None:
     layouts = expected.profiles[reply.client].layouts
     slots = {slot for slot in layouts if slot.part in expected.parts.get(reply.client, ())}
     if set(reply.rows) != slots:
-        raise _MisfitError(f"rows: expected {_listed(slots)}, got {_listed(reply.rows)}")
+        raise _MisfitError(f"rows: expected {_join_names(slots)}, got {_join_names(reply.rows)}")
     for slot, row in reply.rows.items():
-        wanted = f"{slot}: expected {layouts[slot].numel} floating-point numbers"
+        expectation = f"{slot}: expected {layouts[slot].numel} floating-point numbers"
         if not isinstance(row, Tensor):
-            raise _MisfitError(f"{wanted}, got {type(row).__name__}")
-        known = row.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-        if not known or row.layout != torch.strided or row.is_meta:
-            raise _MisfitError(f"{wanted}, got {row.dtype} ({row.layout}, {row.device})")
+            raise _MisfitError(f"{expectation}, got {type(row).__name__}")
+        is_supported = row.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+        if not is_supported or row.layout != torch.strided or row.is_meta:
+            raise _MisfitError(f"{expectation}, got {row.dtype} ({row.layout}, {row.device})")
         if row.shape != (layouts[slot].numel,):
-            raise _MisfitError(f"{wanted}, got shape {tuple(row.shape)}")
+            raise _MisfitError(f"{expectation}, got shape {tuple(row.shape)}")
         if slot.part.endswith("_norms"):
             _check_statistics(slot, row, layouts[slot])
 
@@ -148,10 +148,10 @@ def _check_numbers(reply: Reply, expected: Expected) -> None:
     if type(reply.steps) is not int or not 1 <= reply.steps <= 1e9:
         raise _MisfitError(f"steps: expected a whole number from 1 to 1e+09, got {shown(reply.steps)}")
     for slot, agreement in reply.agreement.items():
-        known = expected.weights.get(SlotKey(reply.client, slot))
-        if known is None or len(known.value) != len(agreement):
-            wanted = f"as many numbers as the learned weights, got {len(agreement)}"
-            raise _MisfitError(f"agreement of {shown(str(slot))}: expected {wanted}")
+        weights = expected.weights.get(SlotKey(reply.client, slot))
+        if weights is None or len(weights.value) != len(agreement):
+            expectation = f"as many numbers as the learned weights, got {len(agreement)}"
+            raise _MisfitError(f"agreement of {shown(str(slot))}: expected {expectation}")
         if not all(map(_is_finite, agreement)):
             raise _MisfitError(f"agreement of {slot}: expected finite numbers, got {shown(agreement)}")
     if not set(reply.losses) <= set(tasks) or not all(map(_is_number, reply.losses.values())):
@@ -161,12 +161,12 @@ def _check_numbers(reply: Reply, expected: Expected) -> None:
     if expected.final and not reply.metrics and reply.declined:
         raise _MisfitError(reply.declined)
     if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
-        raise _MisfitError(f"metrics: expected those of {', '.join(tasks)}, got {_listed(reply.metrics)}")
+        raise _MisfitError(f"metrics: expected those of {', '.join(tasks)}, got {_join_names(reply.metrics)}")
     for task, scores in reply.metrics.items():
-        main, few = expected.tasks[task].metrics, len(scores) <= MAX_SCORES
-        if not few or not any(name in scores for name in main) or not all(map(SCORE_NAME.fullmatch, scores)):
-            wanted = f"{' or '.join(main)} and at most {MAX_SCORES - 1} more"
-            raise _MisfitError(f"metrics of {task}: expected {wanted}, got {_listed(scores)}")
+        main, are_few = expected.tasks[task].metrics, len(scores) <= MAX_SCORES
+        if not are_few or not any(name in scores for name in main) or not all(map(SCORE_NAME.fullmatch, scores)):
+            expectation = f"{' or '.join(main)} and at most {MAX_SCORES - 1} more"
+            raise _MisfitError(f"metrics of {task}: expected {expectation}, got {_join_names(scores)}")
         if not all(map(_is_number, scores.values())):
             raise _MisfitError(f"metrics of {task}: expected numbers, got {shown(dict(scores))}")
 
@@ -182,26 +182,26 @@ def _is_finite(value: object) -> bool:
     return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
 
 
-def _listed(names: Iterable[object]) -> str:
+def _join_names(names: Iterable[object]) -> str:
     listed = sorted(plain(str(name), MAX_NAME) for name in names)
     return ", ".join(listed[:12]) + (" …" if len(listed) > 12 else "") or "none"
 
 
-def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
-    """Well-formed replies by client, sorted by name, and the reasons against the others."""
-    sound: dict[str, Reply] = {}
+def check_replies(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
+    """Check replies: returns those that can be used by client, sorted by name, and the reasons against the others."""
+    valid: dict[str, Reply] = {}
     refused: dict[str, str] = {}
     for reply in replies:
         fault = fault_of(reply, expected)
         name = plain(reply.client, MAX_NAME) if isinstance(getattr(reply, "client", None), str) else "unknown"
         if fault:
             refused.setdefault(name, fault.why)
-        elif name in sound:
+        elif name in valid:
             refused[f"{name} (again)"] = "expected one reply of a client in a round, got another"
         else:
-            sound[name] = reply
-    refused = {f"{client} (again)" if client in sound else client: why for client, why in refused.items()}
-    return dict(sorted(sound.items())), refused
+            valid[name] = reply
+    refused = {f"{client} (again)" if client in valid else client: why for client, why in refused.items()}
+    return dict(sorted(valid.items())), refused
 
 
 def senders(replies: Iterable[Reply], parts: Mapping[str, Container[Part]]) -> list[str]:

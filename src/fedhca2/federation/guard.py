@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedhca2.aggregation import Rows
 from fedhca2.experiment.settings import GuardBounds
-from fedhca2.federation.gate import Expected, fault_of, senders, well_formed
+from fedhca2.federation.gate import Expected, check_replies, fault_of, senders
 from fedhca2.federation.moves import (
     Move,
     MoveLimits,
@@ -17,7 +17,7 @@ from fedhca2.federation.moves import (
     moves_of_parameters,
     moves_of_statistics,
     moves_of_updates,
-    unlimited,
+    moves_without_limit,
 )
 from fedhca2.federation.server import ClientRow, Sent, Server, Stepped, group_rows, statistics_of
 from fedhca2.messages import Reply
@@ -79,10 +79,10 @@ class Guard:
         rounds = {client: at_work.get(client, state.round) for client in self.server.profiles}
         parts = {client: self.server.uploads(client, round) for client, round in rounds.items()}
         expected = Expected(state.round, self.server.visible, parts, state.weights, at_work, tasks=self.tasks)
-        sound, refused = well_formed(replies, expected)
-        moves = self._moves(state.round, sound, sent or {})
-        too_far = {client: why for client in sound if (why := self._excess(client, moves[client], state.shares))}
-        used = {client: reply for client, reply in sound.items() if client not in too_far}
+        valid, refused = check_replies(replies, expected)
+        moves = self._measure_moves(state.round, valid, sent or {})
+        too_far = {client: why for client in valid if (why := self._find_excess(client, moves[client], state.shares))}
+        used = {client: reply for client, reply in valid.items() if client not in too_far}
         shares = dict(state.shares)
         for client in used:
             for slot, move in moves[client].items():
@@ -99,29 +99,31 @@ class Guard:
         faults = {client: fault_of(reply, expected) for client, reply in replies.items()}
         return {client: fault.why for client, fault in faults.items() if fault}
 
-    def _moves(self, round: int, replies: Mapping[str, Reply], sent: Sent) -> dict[str, dict[Slot, Move]]:
+    def _measure_moves(self, round: int, replies: Mapping[str, Reply], sent: Sent) -> dict[str, dict[Slot, Move]]:
         """Measure how far every row of every client moved."""
-        found: dict[str, dict[Slot, Move]] = {client: {} for client in self.server.profiles}
+        moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.server.profiles}
         for part in self.server.method.aggregators(round):
             for entries in group_rows(part, replies, self.server.profiles).values():
-                moves = self._trained_moves(entries, replies, sent)
+                moves = self._measure_trained_moves(entries, replies, sent)
                 if statistics := statistics_of(entries, replies):
                     rows = self._rows(statistics)
-                    moves += unlimited(rows) if self.reach is None else moves_of_statistics(rows)
+                    moves += moves_without_limit(rows) if self.reach is None else moves_of_statistics(rows)
                 for entry, move in zip([*entries, *statistics], moves, strict=True):
-                    found[entry.client][entry.slot] = move
-        return found
+                    moves_by_client[entry.client][entry.slot] = move
+        return moves_by_client
 
     def _rows(self, entries: Sequence[ClientRow]) -> Rows:
         layout = self.server.visible[entries[0].client].layouts[entries[0].slot]
         return Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
 
-    def _trained_moves(self, entries: Sequence[ClientRow], replies: Mapping[str, Reply], sent: Sent) -> list[Move]:
+    def _measure_trained_moves(
+        self, entries: Sequence[ClientRow], replies: Mapping[str, Reply], sent: Sent
+    ) -> list[Move]:
         """Measure the moves of rows, each since its own round."""
         part, rows = entries[0].slot.part, self._rows(entries)
         updates = self.server.method.all_aggregators[part].sends == "updates"
         if self.reach is None or (self.server.sees_sketches and not updates):  # which do not show a move
-            return unlimited(rows)
+            return moves_without_limit(rows)
         limits, trained = MoveLimits(self.server.profiles, self.reach), []
         for entry in entries:
             round, start = replies[entry.client].round, start_of_training(self.server, entry, sent)
@@ -131,7 +133,7 @@ class Guard:
             trained.append(TrainedRow(entry.row, start, limit, ever))
         return moves_of_updates(rows, trained) if updates else moves_of_parameters(part, rows, trained)
 
-    def _excess(
+    def _find_excess(
         self, client: str, moves: Mapping[Slot, Move], shares: Mapping[SlotKey, tuple[float, ...]]
     ) -> str | None:
         """Why a client's rows are refused; None if they are not."""

@@ -73,11 +73,11 @@ class InProcess:
 
         def serve(slot: DeviceSlot) -> None:
             while not slot.stop.is_set() and (name := queue.next(slot, self.slots)) is not None:
-                with self._borrowed(name, slot, changed) as client:
+                with self._borrow(name, slot, changed) as client:
                     reply = client.perform(orders[name], watch)
                     if orders[name].finish:
                         self._finished(client)
-                    replies[name] = replace(reply, rows={at: row.to(self.home) for at, row in reply.rows.items()})
+                    replies[name] = replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
 
         with self._working() as work:
             work.extend(self.pool.submit(serve, slot) for slot in self.slots)
@@ -94,7 +94,7 @@ class InProcess:
 
         def serve(slot: DeviceSlot) -> None:
             while not slot.stop.is_set() and (name := queue.next(slot, self.slots)) is not None:
-                with self._borrowed(name, slot, changed) as client:
+                with self._borrow(name, slot, changed) as client:
                     done[name] = work(client)
 
         with self._working() as working:
@@ -122,15 +122,15 @@ class InProcess:
             served.result()
 
     @contextmanager
-    def _borrowed(self, name: str, slot: DeviceSlot, changed: bool) -> Iterator[Client]:
+    def _borrow(self, name: str, slot: DeviceSlot, changed: bool) -> Iterator[Client]:
         """A client to work with; errors that a user can do something about say so in one line."""
         stopped = suppress(Stopped)  # another client's error is the one to raise
-        with self.store.borrow(name, changed=changed) as client, self._explained(name, client.training, slot), stopped:
+        with self.store.borrow(name, changed=changed) as client, self._explain(name, client.training, slot), stopped:
             client.device_slot = slot
             yield client
 
     @contextmanager
-    def _explained(self, who: str, training: Training, slot: DeviceSlot) -> Iterator[None]:
+    def _explain(self, who: str, training: Training, slot: DeviceSlot) -> Iterator[None]:
         """Say in one line what a user can do about a device, a compiler, or code of their own that fails."""
         where = f"client {who!r}" if who in self.profiles else who
         try:
@@ -164,14 +164,14 @@ class InProcess:
             slot.release()
 
 
-def choose_devices(wanted: Sequence[str] = ()) -> list[torch.device]:
-    """The devices to train on: those wanted, or every GPU, or the CPU; raises UserError if one does not exist."""
+def choose_devices(names: Sequence[str] = ()) -> list[torch.device]:
+    """The devices to train on: those named, or every GPU, or the CPU; raises UserError if one does not exist."""
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    there = ["cpu", *gpus, *(["cuda"] if gpus else [])]
-    unknown = [name for name in wanted if name not in there]
+    existing = ["cpu", *gpus, *(["cuda"] if gpus else [])]
+    unknown = [name for name in names if name not in existing]
     if unknown:
-        raise UserError.of(Fault("devices", f"{name!r} does not exist. {suggest(name, there)}") for name in unknown)
-    return [torch.device(name) for name in wanted or gpus or ["cpu"]]
+        raise UserError.of(Fault("devices", f"{name!r} does not exist. {suggest(name, existing)}") for name in unknown)
+    return [torch.device(name) for name in names or gpus or ["cpu"]]
 
 
 @contextmanager

@@ -87,10 +87,10 @@ class LookAhead(Watcher):
             others = {name: update for name, update in updates.items() if name != client.name}
             return look_ahead(client, others, self.watch)
 
-        found = self.fleet.each(members, work, changed=False)
-        losses = {name: loss for name, (loss, _) in found.items()}
+        measured = self.fleet.each(members, work, changed=False)
+        losses = {name: loss for name, (loss, _) in measured.items()}
         transfer = [
-            [1 - found[to][1][giver] / losses[to] if giver != to and losses[to] > 0 else nan for to in members]
+            [1 - measured[to][1][giver] / losses[to] if giver != to and losses[to] > 0 else nan for to in members]
             for giver in members
         ]
         self.events.log_matrices(
@@ -107,5 +107,5 @@ class LookAhead(Watcher):
         kind, row = self.sent[client]
         if kind == "updates":
             return row
-        with self.fleet.store.borrow(client, changed=False) as found:
-            return torch.sub(row, found.exchange.start[ENCODER].to(row.device))
+        with self.fleet.store.borrow(client, changed=False) as borrowed:
+            return torch.sub(row, borrowed.exchange.start[ENCODER].to(row.device))

@@ -23,7 +23,7 @@ def check_changes(
     """
     old, new = before.to_dict(), after.to_dict()
     if settings_stay:
-        faults = [fault for key in old for fault in _differences(key, old[key], new[key])]
+        faults = [fault for key in old for fault in _find_differences(key, old[key], new[key])]
     else:
         faults = _forbidden_changes(before, after)
     if faults:
@@ -33,25 +33,25 @@ def check_changes(
 def _forbidden_changes(before: Experiment, after: Experiment) -> list[Fault]:
     old, new = before.to_dict(), after.to_dict()
     fixed = ("seed", "method", "model", "privacy", "metrics")
-    faults = [fault for key in fixed for fault in _differences(key, old[key], new[key])]
+    faults = [fault for key in fixed for fault in _find_differences(key, old[key], new[key])]
     for name in old["data"]:
         if name in new["data"]:
-            faults += _differences(f"data.{name}", old["data"][name], new["data"][name])
+            faults += _find_differences(f"data.{name}", old["data"][name], new["data"][name])
     optimizers = (values["training"]["optimizer"] for values in (old, new))  # moments do not fit another optimiser
-    faults += _differences("training.optimizer", *optimizers)
-    known = {spec.name: spec for spec in before.specs}
+    faults += _find_differences("training.optimizer", *optimizers)
+    old_specs = {spec.name: spec for spec in before.specs}
     for spec in after.specs:
-        if spec.name in known and not spec.is_like(known[spec.name]):
+        if spec.name in old_specs and not spec.is_like(old_specs[spec.name]):
             got = f"{spec.data}: {', '.join(spec.tasks)} with encoder {spec.model.encoder.title}"
             faults.append(Fault("clients", f"expected that {spec.name!r} keeps its data, tasks and model, got {got}"))
     return faults
 
 
-def _differences(where: str, old: Any, new: Any) -> list[Fault]:
+def _find_differences(where: str, old: Any, new: Any) -> list[Fault]:
     """A fault for every setting that has changed since the run started."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = dict.fromkeys((*old, *new))
-        return [fault for key in keys for fault in _differences(f"{where}.{key}", old.get(key), new.get(key))]
+        return [fault for key in keys for fault in _find_differences(f"{where}.{key}", old.get(key), new.get(key))]
     if old == new:
         return []
     return [Fault(where, f"expected what the run started with, {old!r:.60}, got {new!r:.60}")]
@@ -72,45 +72,45 @@ def shards_from(experiment: Experiment, data: Mapping[str, OpenData], saved: Map
 
     Raises UserError if an image is no longer there, or if classes have changed.
     """
-    known = [(spec, _checked(spec.name, saved[spec.name])) for spec in experiment.specs if spec.name in saved]
-    if faults := [fault for spec, record in known for fault in _changes(spec, data[spec.data], record)]:
+    staying = [(spec, _check_record(spec.name, saved[spec.name])) for spec in experiment.specs if spec.name in saved]
+    if faults := [fault for spec, record in staying for fault in _find_changes(spec, data[spec.data], record)]:
         raise UserError.of(faults)
-    shards = {spec.name: _saved_shard(data[spec.data], record) for spec, record in known}
+    shards = {spec.name: _make_saved_shard(data[spec.data], record) for spec, record in staying}
     _add_new_clients(experiment, data, shards)
     require_usable(experiment, data, shards)
     return {spec.name: shards[spec.name] for spec in experiment.specs}
 
 
-def _checked(client: str, record: Any) -> dict[str, Any]:
-    """A client's record in `partition.json`; one of an older run may lack what it was dealt beside what it used."""
-    place = f"{PARTITION}: {client}"
-    lists = mapping(place, record)
+def _check_record(client: str, record: Any) -> dict[str, Any]:
+    """A client's record in `partition.json`; one of an older run may lack the unused images that it was dealt."""
+    where = f"{PARTITION}: {client}"
+    lists = mapping(where, record)
     lists = {"dealt": lists.get("train"), "test": [], **lists}
     for key in ("train", "val", "dealt", "test"):
         if not isinstance(lists.get(key), list) or not all(isinstance(image, str) for image in lists[key]):
-            raise UserError(f"{place}.{key}", f"expected a list of ids of images, got {lists.get(key)!r:.60}")
+            raise UserError(f"{where}.{key}", f"expected a list of ids of images, got {lists.get(key)!r:.60}")
     return lists
 
 
-def _changes(spec: ClientSpec, data: OpenData, record: Mapping[str, Any]) -> list[Fault]:
+def _find_changes(spec: ClientSpec, data: OpenData, record: Mapping[str, Any]) -> list[Fault]:
     """What the data set lacks of a client's saved images and classes."""
     where, faults = f"data.{spec.data}", []
-    for split, there, images in (
+    for split, ids, images in (
         ("train", set(data.train.ids), [*record["train"], *record["dealt"]]),
         ("val", set(data.val.ids), [*record["val"], *record["test"]]),
     ):
-        if gone := [image for image in dict.fromkeys(images) if image not in there]:
+        if gone := [image for image in dict.fromkeys(images) if image not in ids]:
             listed = ", ".join(map(repr, gone[:5])) + (f" and {len(gone) - 5} more" if gone[5:] else "")
-            wanted = f"expected the images that {spec.name!r} has in {PARTITION}"
-            faults.append(Fault(where, f"{wanted}, got a {split} split without {listed}"))
+            expected = f"expected the images that {spec.name!r} has in {PARTITION}"
+            faults.append(Fault(where, f"{expected}, got a {split} split without {listed}"))
     classes = class_names(spec, data)
     if (saved := record.get("classes", classes)) != classes:
-        wanted = f"expected the classes that {spec.name!r} has in {PARTITION}, {saved!r:.200}"
-        faults.append(Fault(where, f"{wanted}, got {classes!r:.200}"))
+        expected = f"expected the classes that {spec.name!r} has in {PARTITION}, {saved!r:.200}"
+        faults.append(Fault(where, f"{expected}, got {classes!r:.200}"))
     return faults
 
 
-def _saved_shard(data: OpenData, record: Mapping[str, Any]) -> Shard:
+def _make_saved_shard(data: OpenData, record: Mapping[str, Any]) -> Shard:
     train = {id: index for index, id in enumerate(data.train.ids)}
     val = {id: index for index, id in enumerate(data.val.ids)}
     return Shard(
@@ -126,18 +126,18 @@ def _add_new_clients(experiment: Experiment, data: Mapping[str, OpenData], shard
     new = [spec for spec in experiment.specs if spec.name not in shards]
     faults: list[Fault] = []
     for spec in new:
-        rivals = [other for other in experiment.specs if other.name in shards and _share(spec, other)]
+        rivals = [other for other in experiment.specs if other.name in shards and _share_images(spec, other)]
         taken = {index for other in rivals for index in shards[other.name].dealt}
         free = [index for index in range(len(data[spec.data].train)) if index not in taken]
-        waiting = [other for other in new if other.name not in shards and _share(spec, other)]
+        waiting = [other for other in new if other.name not in shards and _share_images(spec, other)]
         part = free[:: len(waiting)]
         shard = shards[spec.name] = new_shard(experiment, spec, data[spec.data], tuple(part))
         if len(shard.train) < experiment.training.batch_size:
-            wanted = (
+            expected = (
                 f"{experiment.training.batch_size} images of {spec.data!r} for {spec.name!r} that no other client has"
             )
             got = f"{len(shard.train)}; give it a data set of its own"
-            faults.append(Fault("clients", f"expected {wanted}, got {got}"))
+            faults.append(Fault("clients", f"expected {expected}, got {got}"))
     if faults:
         raise UserError.of(faults)
 
@@ -150,6 +150,6 @@ def drop_departed_clients(progress: Progress, clients: Container[str]) -> Progre
     return Progress(replace(progress.state, weights=weights), pending, at_work)
 
 
-def _share(one: ClientSpec, other: ClientSpec) -> bool:
+def _share_images(one: ClientSpec, other: ClientSpec) -> bool:
     """Whether two clients divide a data set's images: single-task clients do, and multi-task clients do."""
     return one.data == other.data and (len(one.tasks) > 1) == (len(other.tasks) > 1)

@@ -145,7 +145,7 @@ class TrainedRow:
         return Limit(0.0, 0.0, 2 * torch.finfo(self.row.dtype).eps * length)
 
 
-def unlimited(rows: Rows) -> list[Move]:
+def moves_without_limit(rows: Rows) -> list[Move]:
     """Moves by the rows' lengths, which may have any finite value."""
     return [Move(length, NO_LIMIT, False) for length in rows.norms().tolist()]
 
@@ -157,36 +157,36 @@ def moves_of_updates(rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
 
 def moves_of_parameters(part: Part, rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
     """Compare parameters with what their client was sent before training, if the server knows that."""
-    known = [number for number, each in enumerate(trained) if each.start is not None]
-    moves = dict(zip(known, _since_start(rows, trained, known), strict=True)) if known else {}
-    if len(known) < len(trained):
-        moves = dict(enumerate(_since_first(part, rows, trained))) | moves
+    with_start = [number for number, each in enumerate(trained) if each.start is not None]
+    moves = dict(zip(with_start, _measure_since_start(rows, trained, with_start), strict=True)) if with_start else {}
+    if len(with_start) < len(trained):
+        moves = dict(enumerate(_measure_since_first(part, rows, trained))) | moves
     return [moves[number] for number in range(len(trained))]
 
 
-def _since_start(rows: Rows, trained: Sequence[TrainedRow], known: Sequence[int]) -> list[Move]:
-    some = rows if len(known) == len(trained) else _some(rows, trained, known)
+def _measure_since_start(rows: Rows, trained: Sequence[TrainedRow], with_start: Sequence[int]) -> list[Move]:
+    selected = rows if len(with_start) == len(trained) else _select(rows, trained, with_start)
     starts = [start for each in trained if (start := each.start) is not None]
     lengths = {id(start): float(torch.linalg.vector_norm(start, dtype=torch.float64)) for start in starts}
-    rounding = [trained[number].rounding(lengths[id(start)]) for number, start in zip(known, starts, strict=True)]
-    distances = some.norms(starts).tolist()
+    rounding = [trained[number].rounding(lengths[id(start)]) for number, start in zip(with_start, starts, strict=True)]
+    distances = selected.norms(starts).tolist()
     return [
         Move(distance, trained[number].limit + added, True)
-        for number, distance, added in zip(known, distances, rounding, strict=True)
+        for number, distance, added in zip(with_start, distances, rounding, strict=True)
     ]
 
 
-def _since_first(part: Part, rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
+def _measure_since_first(part: Part, rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
     """Without known starts, limits apply since the first round.
 
     Encoders are compared with each other, since all start equal. Decoders and heads are compared by length, since all
     start from one distribution.
     """
-    moves = unlimited(rows)
+    moves = moves_without_limit(rows)
     lengths = [move.distance for move in moves]
     finite = [number for number, length in enumerate(lengths) if isfinite(length)]
     if part == "encoder" and len(finite) > 1:
-        for number, distance in zip(finite, _from_most_others(_some(rows, trained, finite)), strict=True):
+        for number, distance in zip(finite, _measure_to_most_others(_select(rows, trained, finite)), strict=True):
             farthest = max((trained[other].ever for other in finite if other != number), key=lambda one: one.within(1))
             limit = trained[number].ever + farthest + trained[number].rounding(lengths[number])
             moves[number] = Move(distance, limit, False)
@@ -212,11 +212,11 @@ def moves_of_statistics(rows: Rows, times: float = 100.0) -> list[Move]:
     return moves
 
 
-def _some(rows: Rows, trained: Sequence[TrainedRow], chosen: Sequence[int]) -> Rows:
+def _select(rows: Rows, trained: Sequence[TrainedRow], chosen: Sequence[int]) -> Rows:
     return Rows([rows.members[number] for number in chosen], rows.layout, [trained[number].row for number in chosen])
 
 
-def _from_most_others(rows: Rows) -> list[float]:
+def _measure_to_most_others(rows: Rows) -> list[float]:
     """How far each row is from the nearest half of the others."""
     gram = rows.products("differences", whole=True)[0]
     squares = gram.diagonal()

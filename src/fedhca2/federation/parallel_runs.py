@@ -40,7 +40,7 @@ class ParallelWatcher:
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """A run has finished, or failed for this reason."""
 
-    def looked(self, running: Sequence["RunProcess"], waiting: int) -> None:
+    def polled(self, running: Sequence["RunProcess"], waiting: int) -> None:
         """The current state, a few times a second."""
 
 
@@ -54,13 +54,13 @@ def run_in_parallel(
     """
     with ExitStack() as stack:
         join_baselines(runs)
-        wanted, environment = runs[0].experiment.devices, dict[str, str]()
-        names = gpu_names() if choose_devices(wanted)[0].type == "cuda" else []
+        devices, environment = runs[0].experiment.devices, dict[str, str]()
+        names = gpu_names() if choose_devices(devices)[0].type == "cuda" else []
         if names and mps:
             shared, how = stack.enter_context(shared_gpus(names))
             environment |= shared
             watcher.began(how)
-        gpus = [] if wanted else names  # among which runs are spread
+        gpus = [] if devices else names  # among which runs are spread
         pool = _Pool(runs, jobs or len(gpus or usable_cores()), gpus, environment, watcher)
         stopping = stack.enter_context(stop_between_rounds())
         try:
@@ -70,7 +70,7 @@ def run_in_parallel(
                     pool.start()
                 elif not pool.stopped:
                     pool.stop()
-                watcher.looked(pool.running, len(pool.waiting))
+                watcher.polled(pool.running, len(pool.waiting))
                 sleep(0.2)
         finally:
             for one in pool.running:
@@ -245,9 +245,9 @@ def gpu_names(environment: Mapping[str, str] = os.environ) -> list[str]:
         return []
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.strip()]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    wanted = [row[0] for row in rows] if visible is None else [name.strip() for name in visible.split(",")]
+    requested = [row[0] for row in rows] if visible is None else [name.strip() for name in visible.split(",")]
     names = []
-    for name in wanted:  # an index, or the beginning of a UUID
+    for name in requested:  # an index, or the beginning of a UUID
         row = next((row for row in rows if name and (row[0] == name or row[1].startswith(name))), None)
         if row is None:
             break  # as CUDA does, which ignores what follows an unknown name

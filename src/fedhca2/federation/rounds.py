@@ -144,7 +144,7 @@ def run_rounds(
     """Train up to this many rounds, and evaluate the final models.
 
     :param evaluate_every: clients report scores every so many rounds; 0: only at the end.
-    :param guard: stands before the server; by default it checks only the form of replies.
+    :param guard: checks replies before the server gets them; by default only their form.
     :param choose: selects the clients of a round.
     :param compare_every: every so many rounds, clients also report what the server's rows did to their losses.
     :param is_over: gets the scores of every evaluation, and says whether to stop after that round.
@@ -153,7 +153,7 @@ def run_rounds(
     """
     progress, guard = progress or Progress(server.start()), guard or Guard(server)
 
-    def ordered(progress: Progress, client: str, number: int) -> Order:
+    def make_order(progress: Progress, client: str, number: int) -> Order:
         rows = progress.pending.get(client, {})
         compare, evaluate = bool(rows) and is_due(number, compare_every), is_due(number, evaluate_every)
         return Order(number, rows, compare=compare, evaluate=evaluate, upload=server.uploads(client, number))
@@ -161,8 +161,8 @@ def run_rounds(
     for round in range(progress.state.round, rounds):
         began, at_work = perf_counter(), progress.at_work
         chosen = choose([client for client in fleet.profiles if client not in at_work], round)
-        orders = {client: ordered(progress, client, at_work.get(client, round)) for client in (*at_work, *chosen)}
-        replies = fleet.perform(_due(orders, round, server), watcher.batch)
+        orders = {client: make_order(progress, client, at_work.get(client, round)) for client in (*at_work, *chosen)}
+        replies = fleet.perform(_select_due(orders, round, server), watcher.batch)
         state, deliveries, record = guard.step(progress.state, replies.values(), progress.pending, at_work)
         _notify(watcher, orders, replies, record.refused)
         left = {client: order.round for client, order in orders.items() if server.late and client not in replies}
@@ -177,12 +177,12 @@ def run_rounds(
             rounds = progress.state.round
             break
     if progress.at_work:  # what they send is in no round any more, but their models are trained
-        orders = {client: ordered(progress, client, number) for client, number in progress.at_work.items()}
+        orders = {client: make_order(progress, client, number) for client, number in progress.at_work.items()}
         _notify(watcher, orders, fleet.perform(orders, watcher.batch), ())
     pending = {client: rows for client, rows in progress.pending.items() if client not in progress.at_work}
     progress = Progress(progress.state, pending)
     orders = {
-        client: replace(ordered(progress, client, rounds), finish=True, evaluate=True, train=False, upload={})
+        client: replace(make_order(progress, client, rounds), finish=True, evaluate=True, train=False, upload={})
         for client in fleet.profiles
     }
     replies = fleet.perform(orders, watcher.batch)
@@ -197,7 +197,7 @@ def _plain(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Scores:
     return {client: {task: {**tasks[task]} for task in tasks} for client, tasks in scores.items()}
 
 
-def _due(orders: Mapping[str, Order], round: int, server: Server) -> dict[str, Order]:
+def _select_due(orders: Mapping[str, Order], round: int, server: Server) -> dict[str, Order]:
     """The orders of a round, and of earlier ones as far as simulated delays are over."""
     delays = server.late.delays if server.late else {}
     return {client: order for client, order in orders.items() if round - order.round >= delays.get(client, 0)}

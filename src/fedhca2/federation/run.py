@@ -23,7 +23,7 @@ from fedhca2.federation.stopping import Interrupted, stop_between_rounds
 from fedhca2.federation.sum_server import SumOnlyServer
 from fedhca2.imports import allow_code
 from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
-from fedhca2.run_folder.folder import BASELINE_FILES, BASELINE_FOLDER
+from fedhca2.run_folder.folder import BASELINE_FILES, BASELINE_FOLDER, PAGE
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress, Watcher, Watchers
 from fedhca2.run_folder.result import Result, Scores, both_gains, origin, privacy_spent, versions
@@ -33,12 +33,7 @@ IN_PROCESS = InProcessEngine()
 
 
 def run(
-    experiment: Experiment,
-    out: Path,
-    *,
-    watcher: Watcher,
-    engine: Engine = IN_PROCESS,
-    baseline: Path | None = None,
+    experiment: Experiment, out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, baseline: Path | None = None
 ) -> Result:
     """Train, evaluate and write the run's folder.
 
@@ -47,10 +42,10 @@ def run(
     """
     experiment = experiment.resolve()
     early = (*engine.file_names, *BASELINE_FILES) if baseline else engine.file_names
-    with closing(RunFolder.new(out, early)) as folder, _broken_files_named():
-        known = read_baseline(baseline, experiment) if baseline else None
-        extra = baseline_files(baseline, known) if baseline and known is not None else {}
-        ready = _prepare(experiment, engine, folder, watcher, known, extra)
+    with closing(RunFolder.new(out, early)) as folder, _name_broken_files():
+        baseline_scores = read_baseline(baseline, experiment) if baseline else None
+        extra = baseline_files(baseline, baseline_scores) if baseline and baseline_scores is not None else {}
+        ready = _prepare(experiment, engine, folder, watcher, baseline_scores, extra)
         with ready.rounds(watcher) as train:
             outcome = train()
         return ready.conclude(outcome)
@@ -70,20 +65,15 @@ def resume(out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, override
 
     Everything is checked before anything changes: a folder that cannot be resumed stays unchanged.
     """
-    with reopened(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _broken_files_named():
-        ready = _prepare(experiment.resolve(), engine, folder, watcher, RunFiles(out).kept_baseline, {})
+    with reopen(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _name_broken_files():
+        ready = _prepare(experiment.resolve(), engine, folder, watcher, RunFiles(out).recorded_baseline, {})
         with ready.rounds(watcher) as train:
             outcome = train()
         return ready.conclude(outcome)
 
 
 def run_or_resume(
-    experiment: Experiment,
-    out: Path,
-    *,
-    watcher: Watcher,
-    engine: Engine = IN_PROCESS,
-    baseline: Path | None = None,
+    experiment: Experiment, out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, baseline: Path | None = None
 ) -> Result:
     """Run an experiment, or continue it if its folder holds a run."""
     if RunFiles(out).begun:
@@ -93,7 +83,7 @@ def run_or_resume(
 
 
 @contextmanager
-def reopened(
+def reopen(
     out: Path, overrides: list[str] | None = None, *, settings_stay: bool = False
 ) -> Iterator[tuple[RunFolder, Experiment]]:
     """Open the folder of a resumable run, with the settings to continue with; raises UserError if there is none."""
@@ -104,12 +94,16 @@ def reopened(
         check_changes(began, written, files.config_file, settings_stay=settings_stay)
         check_changes(began, experiment, settings_stay=settings_stay)
         check_rounds(experiment, folder)
-        if files.kept_baseline is not None and experiment.rounds != began.rounds:
-            wanted = f"expected {began.rounds}, as in the baseline of this run"
-            raise UserError("rounds", f"{wanted}, got {experiment.rounds}")
+        if files.recorded_baseline is not None and experiment.rounds != began.rounds:
+            fault = f"expected {began.rounds}, as in the baseline of this run, got {experiment.rounds}"
+            raise UserError("rounds", fault)
         if files.finished and experiment.rounds <= began.rounds:
             how = "" if settings_stay else f". To train longer: --set rounds=N with N above {began.rounds}"
-            page = "" if files.has_page else f". To write its report: {shlex.join(['fedhca2', 'report', str(out)])}"
+            page = (
+                ""
+                if (out / PAGE).is_file()
+                else f". To write its report: {shlex.join(['fedhca2', 'report', str(out)])}"
+            )
             raise UserError(out, f"already finished{how}{page}")
         yield folder, experiment
 
@@ -146,8 +140,8 @@ def _train_baseline(
 ) -> Scores:
     """The scores of Local, trained in a folder within the run's unless it is already finished there."""
     local, path = experiment.with_method("local"), folder.path / BASELINE_FOLDER
-    if (known := finished_scores(path, local)) is not None:
-        return known
+    if (scores := finished_scores(path, local)) is not None:
+        return scores
     with closing(RunFolder.open(path) if RunFiles(path).begun else RunFolder.new(path)) as own:
         if own.checkpoint:
             check_changes(own.checkpoint.experiment, local, path, settings_stay=engine.settings_stay)
@@ -161,7 +155,7 @@ def _train_baseline(
 
 
 @contextmanager
-def _broken_files_named() -> Iterator[None]:
+def _name_broken_files() -> Iterator[None]:
     """Report an unreadable file in one line that names it and says how to continue without it."""
     try:
         yield

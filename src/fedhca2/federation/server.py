@@ -58,7 +58,7 @@ class ClientRow:
 class Stack:
     """All rows of one part and layout, their inner products, and their running statistics.
 
-    `key` is what the server's rows for this part and layout are kept under.
+    `key` names the server's rows for this part and layout.
     """
 
     layout: Layout
@@ -230,7 +230,7 @@ def group_rows(
 
 
 def stack_key(part: Part, layouts: Layouts) -> str:
-    """What the server's rows for a part of these layouts are kept under."""
+    """The key of the server's rows for a part of these layouts."""
     return f"{part}/{blake2b(repr(layouts).encode(), digest_size=8).hexdigest()}"
 
 
@@ -248,15 +248,15 @@ def renew(state: ServerState, mixings: Mixings, mixed: Mixed) -> tuple[ServerSta
 
     :returns: the state with the new rows, and what members get.
     """
-    kept, renewed = dict(state.rows), list(mixed)
+    server_rows, renewed = dict(state.rows), list(mixed)
     for number, (stack, _) in enumerate(mixings):
         rows = [row for blend in mixed[number] for row in blend if row is not None]
         if stack.key and stack.aggregator.keeps_rows and len(rows) == sum(map(len, mixed[number])):
-            rows, new = renewed_rows(stack.aggregator, stack.part, rows, kept.get(stack.key, ()))
+            rows, new = renewed_rows(stack.aggregator, stack.part, rows, server_rows.get(stack.key, ()))
             left = iter(rows)
             renewed[number] = [[next(left) for _ in blend] for blend in mixed[number]]
-            kept[stack.key] = tuple(new)
-    return replace(state, rows=kept), renewed
+            server_rows[stack.key] = tuple(new)
+    return replace(state, rows=server_rows), renewed
 
 
 def check_method(
@@ -286,7 +286,7 @@ def check_method(
 
 
 def empty_reply(profile: Profile, parts: Container[Part]) -> Reply:
-    """A reply with an empty row in place of each that a client has of these parts."""
+    """A reply with an empty row for each that a client has of these parts."""
     return Reply(profile.client, 0, {slot: torch.empty(0) for slot in profile.layouts if slot.part in parts})
 
 
@@ -326,9 +326,9 @@ def unlike_classes(method: Method, profiles: Iterable[Profile]) -> list[str]:
 
 def layouts_of(profile: Profile, slot: Slot) -> tuple[Part, Layouts]:
     """The part and layouts of a row: those that rows mixed with it have too."""
-    beside = profile.layouts.get(slot.statistics) if slot.statistics else None
+    statistics = profile.layouts.get(slot.statistics) if slot.statistics else None
     classes = profile.classes.get(slot.task, "") if slot.part == "head" else ""
-    return slot.part, (profile.layouts[slot], beside, classes)
+    return slot.part, (profile.layouts[slot], statistics, classes)
 
 
 def _aggregation(stack: Stack, mixing: Mixing) -> Aggregation:

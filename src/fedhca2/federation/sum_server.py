@@ -11,17 +11,7 @@ from fedhca2.aggregation import Rows
 from fedhca2.experiment import Experiment
 from fedhca2.federation.guard import start_of_training
 from fedhca2.federation.moves import MoveLimits, Reach
-from fedhca2.federation.server import (
-    ClientRow,
-    Mixed,
-    Mixings,
-    Sent,
-    Server,
-    Stack,
-    empty_reply,
-    group_rows,
-    stack_key,
-)
+from fedhca2.federation.server import ClientRow, Mixed, Mixings, Sent, Server, Stack, empty_reply, group_rows, stack_key
 from fedhca2.messages import Profile, Reply
 from fedhca2.params import Layout, Slot
 from fedhca2.seeds import derive
@@ -97,7 +87,7 @@ class SumOnlyServer(Server):
         return {client: visible_profile(profile, self.experiment) for client, profile in self.profiles.items()}
 
     def _stacks(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
-        """Sketches of the rows of every part and layout; rows of a part that nobody compares have empty ones."""
+        """Sketches of the rows of every part and layout; parts whose rows are not compared have empty ones."""
         filled = {}
         for client, reply in replies.items():
             rows = empty_reply(self.profiles[client], self.mixable[client]).rows
@@ -111,22 +101,23 @@ class SumOnlyServer(Server):
 
     def _mix(self, round: int, mixings: Mixings, sent: Sent) -> tuple[Mixed, Mapping[str, str]]:
         """Let clients compute the sums for every blend of every mixing; a sum of one row stays with its client."""
-        wanted = [
+        parts_by_mixing = [
             [[_part(stack, weights) for weights in blend.weights.tolist()] for blend in mixing.sums]
             for stack, mixing in mixings
         ]
-        parts = [part for blends in wanted for rows in blends for part in rows if len(part.sum.weights) > 1]
+        parts = [part for blends in parts_by_mixing for rows in blends for part in rows if len(part.sum.weights) > 1]
         summed = self.summer.add(round, [part.sum for part in parts]) if parts else Summed(())
         dropped = dict(summed.dropped)
-        made: dict[int, Tensor] = {}
+        rows_by_part: dict[int, Tensor] = {}
         for part, row in zip(parts, summed.rows, strict=True):
-            fault = self._excess(round, part, row, sent, summed.dropped) if row is not None else None
+            fault = self._find_excess(round, part, row, sent, summed.dropped) if row is not None else None
             dropped |= dict.fromkeys(part.sum.weights, fault) if fault else {}
             if row is not None and not fault:
-                made[id(part)] = row
-        return [[[made.get(id(part)) for part in rows] for rows in blends] for blends in wanted], dropped
+                rows_by_part[id(part)] = row
+        mixed = [[[rows_by_part.get(id(part)) for part in rows] for rows in blends] for blends in parts_by_mixing]
+        return mixed, dropped
 
-    def _excess(self, round: int, part: "_Part", row: Tensor, sent: Sent, dropped: Container[str]) -> str | None:
+    def _find_excess(self, round: int, part: "_Part", row: Tensor, sent: Sent, dropped: Container[str]) -> str | None:
         """Why a sum is farther from the start of its rows than all of them together can move; None if it is not."""
         stayed = [(entry, weight) for entry, weight in part.entries if entry.client not in dropped]
         starts = [start_of_training(self, entry, sent) for entry, _ in stayed]

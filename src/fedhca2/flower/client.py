@@ -177,7 +177,7 @@ class FlowerClient:
         began = perf_counter()
         declined = self._take(order, header["rows"])
         self._exchange.begin_training(self.parts, order)
-        local = LocalRound(order.round, header["pull"], self._pulled())
+        local = LocalRound(order.round, header["pull"], self._pair_with_anchors())
         losses = {task: float(loss) for task, loss in fit(local).items()}
         if not set(losses) <= set(self.profile.tasks):
             raise ValueError(f"losses: expected those of {', '.join(self.profile.tasks)}, got {', '.join(losses)}")
@@ -189,13 +189,13 @@ class FlowerClient:
             self._restore(load_state(self._folder / STATE_FILE))
             return Reply(self.profile.client, order.round, failed=fault)
         rows, agreement = self._exchange.outgoing(self.parts, order, local.steps, lambda part: 0.0)
-        told = {"seconds": perf_counter() - began, "steps": local.steps, "declined": declined}
-        reply = Reply(self.profile.client, order.round, rows, agreement, losses, **told)  # type: ignore[arg-type]
+        report = {"seconds": perf_counter() - began, "steps": local.steps, "declined": declined}
+        reply = Reply(self.profile.client, order.round, rows, agreement, losses, **report)  # type: ignore[arg-type]
         self._round = order.round
         save_answer(self._folder, reply, self._state())
         return reply
 
-    def _pulled(self) -> list[tuple[Tensor, Tensor]]:
+    def _pair_with_anchors(self) -> list[tuple[Tensor, Tensor]]:
         """Parameters, each with its anchor."""
         rows, tensors = self._exchange.anchors(self.parts), self.parts.slots()
         return [

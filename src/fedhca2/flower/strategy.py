@@ -141,7 +141,7 @@ class Federated(Strategy):
         self.min_clients, self.evaluate_every, self.wire = min_clients, evaluate_every, wire
         self.participation = Participation(fraction=fraction)
         self.guard, self.reach = guard or GuardBounds(), LargestMove(largest_move)
-        self.timeout, self.rounds = 3600.0, 0  # of a message, and in all, if `start` was told
+        self.timeout, self.rounds = 3600.0, 0  # seconds for a message; all rounds, once `start` knows them
         self.run = token_hex(16)  # clients keep their state under this name
         self.progress = Progress()
         self.roster = Roster()
@@ -152,7 +152,7 @@ class Federated(Strategy):
 
     @property
     def server(self) -> Server:
-        """Our server for the clients that are known; its state is in `progress`."""
+        """Our server for the clients that have introduced themselves; its state is in `progress`."""
         method = self.method.over(self.rounds) if self.rounds else self.method
         return Server(method, self.roster.profiles.values())
 
@@ -250,7 +250,7 @@ class Federated(Strategy):
         """Let clients that have nothing yet start from these values."""
         if not arrays:
             return
-        given: Mapping[str, Tensor] = arrays.to_torch_state_dict()
+        tensors: Mapping[str, Tensor] = arrays.to_torch_state_dict()
         rows: dict[Layout, Tensor] = {}
         for client in self.roster.nodes.values():
             layouts = self.roster.profiles[client].layouts
@@ -258,10 +258,10 @@ class Federated(Strategy):
             fitting = {
                 slot: layout
                 for slot, layout in encoder.items()
-                if Layout.of({name: given[name] for name in layout.names if name in given}) == layout
+                if Layout.of({name: tensors[name] for name in layout.names if name in tensors}) == layout
             }
             for layout in fitting.values():
-                rows.setdefault(layout, flatten(given, layout))
+                rows.setdefault(layout, flatten(tensors, layout))
             if client not in self.numbers and fitting:
                 first = {slot: Delivery("nothing", (Addend(rows[layout]),)) for slot, layout in fitting.items()}
                 self.progress = replace(self.progress, pending={**self.progress.pending, client: first})
@@ -350,6 +350,6 @@ def check_suited(name: str, method: Method) -> None:
         "needs all data in one place": local.in_one_place,
         "recalibrates the statistics of batch norms": method.batch_norm == "recalibrate",
     }
-    for fault, found in faults.items():
-        if found:
+    for fault, applies in faults.items():
+        if applies:
             raise ValueError(f"{name}: {fault}, which only fedhca2's own clients do")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from fedhca2.config import Config
-from fedhca2.imports import FORMS, folders, is_import_path, located
+from fedhca2.imports import FORMS, folders, is_import_path, resolve_path
 
 SWIN_T = "swin_tiny_patch4_window7_224"
 PARTS = ("encoder", "decoder", "head", "interaction")
@@ -32,7 +32,7 @@ class Part(Config):
             raise ValueError(f"kind: expected {' or '.join([*cls.built_in, FORMS])}, got {kind!r:.200}")
         known = {key: value for key, value in values.items() if key in cls.model_fields}
         own = {key: value for key, value in values.items() if key not in cls.model_fields}
-        return {**known, "kind": located(kind, folders(info)), "settings": {**known.get("settings", {}), **own}}
+        return {**known, "kind": resolve_path(kind, folders(info)), "settings": {**known.get("settings", {}), **own}}
 
     @property
     def is_own(self) -> bool:

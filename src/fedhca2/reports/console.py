@@ -30,7 +30,7 @@ from torch import Tensor
 from fedhca2.configs import built_in_file
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.experiment.clients import client_kind
-from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
+from fedhca2.federation.comparison_runs import ComparisonRun, find_runs
 from fedhca2.federation.parallel_runs import ParallelWatcher, RunProcess, log_file
 from fedhca2.messages import Order, Reply
 from fedhca2.reports.tables import MAX_CLIENT_ROWS, TextTable, heading_of, kinds_table, text_of
@@ -297,7 +297,7 @@ def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sle
 def comparison_status(folder: Path) -> tuple[TextTable, bool]:
     """How far the runs of a comparison are, and whether all of them are finished."""
     rows, all_finished = [], True
-    for path in known_runs(folder):
+    for path in find_runs(folder):
         run = RunFiles(path)
         if run.finished:
             state = _outcome(run)
@@ -336,7 +336,7 @@ class ParallelConsole(ParallelWatcher):
         what = f"[red]failed: [/]{escape(fault)} ({log_file(run)})" if fault else _outcome(RunFiles.open(run.folder))
         self._print(f"{self.done}/{self.total}  {run.name}: {what}, {seconds:.0f} s")
 
-    def looked(self, running: Sequence[RunProcess], waiting: int) -> None:
+    def polled(self, running: Sequence[RunProcess], waiting: int) -> None:
         """Show the current state."""
         more = f"{waiting} more waiting"
         if self.console.is_terminal:

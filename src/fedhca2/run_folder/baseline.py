@@ -11,21 +11,8 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores
 
 # Settings in which a run and its baseline may differ. Local sends nothing, so guard and privacy do not affect it.
-FREE = {
-    "name",
-    "title",
-    "label",
-    "belongs_to",
-    "method",
-    "methods",
-    "baseline",
-    "evaluate_every",
-    "diagnostics",
-    "checkpoints",
-    "guard",
-    "privacy",
-    "devices",
-}
+FREE = {"name", "title", "label", "belongs_to", "method", "methods", "baseline", "evaluate_every", "diagnostics"}
+FREE |= {"checkpoints", "guard", "privacy", "devices"}
 
 
 def read_baseline(run: Path, experiment: Experiment) -> Scores:
@@ -36,9 +23,8 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
     except (OSError, UserError) as error:
         raise UserError(f"--baseline {run}", f"not a finished run: {error}") from None
     if other:
-        raise UserError(
-            f"--baseline {run}", f"expected the same settings as this run, got different {', '.join(other)}"
-        )
+        fault = f"expected the same settings as this run, got different {', '.join(other)}"
+        raise UserError(f"--baseline {run}", fault)
     scores = result.clients if result.method == "local" else result.baseline
     if scores is None:
         raise UserError(f"--baseline {run}", f"expected a run of 'local', got {result.method!r} without a baseline")
@@ -47,8 +33,8 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
 
 def other_settings(files: RunFiles, experiment: Experiment, free: Set[str]) -> list[str]:
     """The settings, apart from the free ones, in which a run differs from this experiment."""
-    recorded, wanted = files.config, experiment.to_dict()
-    return [key for key in sorted({*recorded, *wanted} - free) if recorded.get(key) != wanted.get(key)]
+    recorded, current = files.config, experiment.to_dict()
+    return [key for key in sorted({*recorded, *current} - free) if recorded.get(key) != current.get(key)]
 
 
 def check_same(files: RunFiles, experiment: Experiment) -> None:

@@ -46,24 +46,24 @@ class Checkpoints:
     def save(
         self, progress: Progress, save_clients: SaveClients, experiment: Mapping[str, Any], notes: Mapping[str, Any]
     ) -> None:
-        """Write a checkpoint under a temporary name and rename it into place."""
-        aside = private_folder(self.folder) / ".new"
-        shutil.rmtree(aside, ignore_errors=True)
+        """Write a checkpoint under a temporary name and rename it at the end."""
+        temporary = private_folder(self.folder) / ".new"
+        shutil.rmtree(temporary, ignore_errors=True)
         try:
-            checksums = dict(save_clients(private_folder(aside)))
+            checksums = dict(save_clients(private_folder(temporary)))
             values = {"clients": checksums, "experiment": dict(experiment), "notes": dict(notes)}
-            save_state(aside / SERVER, progress_as_state(progress, values))
+            save_state(temporary / SERVER, progress_as_state(progress, values))
         except OSError:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
-        place = self.folder / f"round-{progress.state.round:06d}"
-        shutil.rmtree(place, ignore_errors=True)
-        aside.rename(place)
+        path = self.folder / f"round-{progress.state.round:06d}"
+        shutil.rmtree(path, ignore_errors=True)
+        temporary.rename(path)
         sync_folder(self.folder)
 
     def prune(self, keep: int) -> None:
         """Remove all but the latest."""
-        for old in self._found()[:-keep]:
+        for old in self._list()[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
 
     def latest(self) -> Checkpoint | None:
@@ -71,7 +71,7 @@ class Checkpoints:
 
         Raises UserError if it is damaged, or names code that is not allowed.
         """
-        folders = self._found()
+        folders = self._list()
         if not folders:
             return None
         try:
@@ -90,7 +90,7 @@ class Checkpoints:
         except ValueError as error:
             raise unusable(folders[-1], error) from None
 
-    def _found(self) -> list[Path]:
+    def _list(self) -> list[Path]:
         """All checkpoints in order; copies under other names do not count."""
         if not self.folder.is_dir():
             return []
@@ -107,21 +107,21 @@ def unusable(checkpoint: Path, error: object) -> UserError:
     return UserError("", f"{why}; remove {shlex.quote(str(checkpoint))} to continue from the checkpoint before it")
 
 
-def progress_as_state(progress: Progress, beside: Mapping[str, Any]) -> ClientState:
-    """Convert to tensors and JSON, with other values beside; a row that several clients get is stored once."""
+def progress_as_state(progress: Progress, notes: Mapping[str, Any]) -> ClientState:
+    """Convert to tensors and JSON, with these notes; a row that several clients get is stored once."""
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
 
-    def place(row: Tensor) -> dict[str, Any]:
+    def store(row: Tensor) -> dict[str, Any]:
         if id(row) not in names:
             names[id(row)] = f"row/{len(names)}"
             tensors[names[id(row)]] = row.detach().cpu().clone()
         return {"row": names[id(row)]}
 
-    pending = {client: deliveries_as_data(rows, place) for client, rows in progress.pending.items()}
-    kept = {key: [place(row) for row in rows] for key, rows in progress.state.rows.items()}
-    server = {"server": progress.state.to_dict(), "rows": kept, "at_work": dict(progress.at_work)}
-    return ClientState(tensors, {**server, "pending": pending, **beside})
+    pending = {client: deliveries_as_data(rows, store) for client, rows in progress.pending.items()}
+    rows_by_key = {key: [store(row) for row in rows] for key, rows in progress.state.rows.items()}
+    server = {"server": progress.state.to_dict(), "rows": rows_by_key, "at_work": dict(progress.at_work)}
+    return ClientState(tensors, {**server, "pending": pending, **notes})
 
 
 def progress_from_state(state: ClientState, folder: Path = Path()) -> Progress:
@@ -131,8 +131,8 @@ def progress_from_state(state: ClientState, folder: Path = Path()) -> Progress:
         return _read_row(folder, each) if "file" in each else state.tensors[each["row"]]
 
     pending = {client: deliveries_from_data(data, row) for client, data in state.values["pending"].items()}
-    kept = state.values.get("rows", {})  # older checkpoints have none
-    rows = {key: tuple(state.tensors[each["row"]] for each in places) for key, places in kept.items()}
+    stored = state.values.get("rows", {})  # older checkpoints have none
+    rows = {key: tuple(state.tensors[each["row"]] for each in refs) for key, refs in stored.items()}
     server = replace(ServerState.from_dict(state.values["server"]), rows=rows)
     return Progress(server, pending, state.values.get("at_work", {}))
 

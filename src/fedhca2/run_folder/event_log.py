@@ -46,7 +46,7 @@ class EventLog(Watcher):
 
     def __init__(self, run: Path, position: Mapping[str, Any], done: int = 0) -> None:
         """`done` is the number of rounds before the position."""
-        self._run, self.watcher = run, Watcher()  # which is told about every event
+        self._run, self.watcher = run, Watcher()  # which gets every event
         self._clients: Clients | None = None
         self._introduced, self._final = set[str](), "val"
         path, self._matrices = run / EVENTS, run / MATRICES
@@ -57,8 +57,8 @@ class EventLog(Watcher):
         self._file.truncate(position["events"])
         self._written = Counter[int]()  # files of matrices by round
         for matrices in self._matrices.glob("*.npz"):
-            found = re.fullmatch(MATRICES_FILE, matrices.name)
-            if found and int(found[1]) >= done:
+            match = re.fullmatch(MATRICES_FILE, matrices.name)
+            if match and int(match[1]) >= done:
                 matrices.unlink()
         self._file.write(b"".join(lasting).decode())
         self._file.flush()
@@ -90,7 +90,7 @@ class EventLog(Watcher):
     def log_matrices(self, event: str, round: int, matrices: Mapping[str, Any], **values: Any) -> None:
         """Append an event about the members of a round with matrices: arrays, lists of arrays, or None."""
         if len(values["members"]) <= MOST_INLINE:
-            self.log(event, round=round, **values, **{key: _listed(value) for key, value in matrices.items()})
+            self.log(event, round=round, **values, **{key: _to_list(value) for key, value in matrices.items()})
             return
         parts = {key: value for key, value in matrices.items() if not isinstance(value, list)}
         lists = {key: value for key, value in matrices.items() if isinstance(value, list)}
@@ -103,7 +103,7 @@ class EventLog(Watcher):
         self.log(event, round=round, **values, matrices=name)
 
     def follow(self, clients: Clients, introduced: Iterable[str], final: str) -> None:
-        """Watch these clients from now on, and log the profiles of those that nobody has introduced.
+        """Watch these clients from now on, and log the profiles of those that have not been logged.
 
         :param final: the images that final scores are on: "val" or "test".
         """
@@ -112,8 +112,8 @@ class EventLog(Watcher):
 
     def _introduce(self) -> None:
         """Log who else takes part, and the layout of the decoders' rows."""
-        known = self._clients.profiles if self._clients else {}
-        for client, profile in known.items():
+        profiles = self._clients.profiles if self._clients else {}
+        for client, profile in profiles.items():
             if client in self._introduced:
                 continue
             self._introduced.add(client)
@@ -153,7 +153,7 @@ class EventLog(Watcher):
         self._introduce()
         self.updates.update(record.unused)
         for aggregation in record.aggregations:
-            values, matrices = _logged(aggregation)
+            values, matrices = _describe(aggregation)
             self.log_matrices("aggregation", round, matrices, **values)
         self.log("weights", round=round, weights={str(key): values for key, values in record.weights.items()})
         if record.late:
@@ -161,13 +161,13 @@ class EventLog(Watcher):
         self.log("round", round=round, seconds=seconds, refused=record.refused)
 
 
-def _listed(value: Any) -> Any:
+def _to_list(value: Any) -> Any:
     if isinstance(value, list):
-        return [_listed(part) for part in value]
+        return [_to_list(part) for part in value]
     return None if value is None else value.tolist()
 
 
-def _logged(aggregation: Aggregation) -> tuple[dict[str, Any], dict[str, Any]]:
+def _describe(aggregation: Aggregation) -> tuple[dict[str, Any], dict[str, Any]]:
     """How rows were mixed, and the matrices among at most `MOST_MEMBERS`, which stand for the others if there are more.
 
     With more members, `of` says how many there are.
@@ -178,12 +178,12 @@ def _logged(aggregation: Aggregation) -> tuple[dict[str, Any], dict[str, Any]]:
     gets = [[blend.gets[i] for i in chosen] for blend in aggregation.mixing.sums]
     rows = [sorted(set(each)) for each in gets]
     blends = zip(aggregation.mixing.sums, rows, strict=True)
-    weights = [blend.scale * blend.weights[..., kept, :] for blend, kept in blends]
+    weights = [blend.scale * blend.weights[..., used, :] for blend, used in blends]
     values = {
         "part": aggregation.part,
         "members": [aggregation.members[i] for i in chosen],
         "measure": aggregation.measure,
-        "gets": [[kept.index(row) for row in each] for each, kept in zip(gets, rows, strict=True)],
+        "gets": [[used.index(row) for row in each] for each, used in zip(gets, rows, strict=True)],
         **({"of": count} if count > MOST_MEMBERS else {}),
     }
     matrices = {
@@ -237,16 +237,16 @@ def read_events(path: Path, kind: str | None = None) -> Iterator[Event]:
                 yield event
 
 
-def parse_event(line: bytes, place: str) -> Event:
+def parse_event(line: bytes, where: str) -> Event:
     """Parse an event from a line of JSON; raises UserError if it is not one."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
-        raise UserError(place, f"expected JSON, got {line[:40].decode(errors='replace')!r}") from None
-    return known(mapping(place, event), place)
+        raise UserError(where, f"expected JSON, got {line[:40].decode(errors='replace')!r}") from None
+    return check_values(mapping(where, event), where)
 
 
-def known(event: Event, place: str) -> Event:
+def check_values(event: Event, where: str) -> Event:
     """Check an event, and replace null, which stands for a non-finite number, with NaN where it is a value."""
-    check_event(event, place)
+    check_event(event, where)
     return event | {key: nan for key in ("value", "before", "after") if event.get(key, 0.0) is None}

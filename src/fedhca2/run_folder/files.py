@@ -42,10 +42,10 @@ def read_json(path: Path) -> Any:
         raise UserError(path, f"expected JSON, got {error}") from None
 
 
-def mapping(place: object, values: Any) -> dict[str, Any]:
-    """Check that values are a mapping, or raise a UserError that names the place."""
+def mapping(where: object, values: Any) -> dict[str, Any]:
+    """Check that values are a mapping, or raise a UserError that says where."""
     if not isinstance(values, dict):
-        raise UserError(str(place), f"expected keys and values, got {values!r:.40}")
+        raise UserError(str(where), f"expected keys and values, got {values!r:.40}")
     return values
 
 
@@ -56,10 +56,10 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], mode: int = PRIVATE) -
     write_whole(path, packed.getvalue(), mode)
 
 
-def read_arrays(path: Path, wanted: str) -> dict[str, Array]:
-    """Read arrays by name; raises UserError if they are damaged, or too large to be what is wanted.
+def read_arrays(path: Path, expected: str) -> dict[str, Array]:
+    """Read arrays by name; raises UserError if they are damaged, or too large to be what is expected.
 
-    What they will take is known before anything is decompressed.
+    The size is checked before anything is decompressed.
     """
     try:
         with zipfile.ZipFile(path) as file:
@@ -70,7 +70,7 @@ def read_arrays(path: Path, wanted: str) -> dict[str, Array]:
             return {name: arrays[name] for name in arrays.files}
     except Exception as error:  # readers raise anything for damaged archives
         reason = " ".join(str(error).split())[:200]
-        raise UserError(path, f"expected {wanted}, got {type(error).__name__}: {reason}") from None
+        raise UserError(path, f"expected {expected}, got {type(error).__name__}: {reason}") from None
 
 
 def _declared(file: IO[bytes]) -> int:

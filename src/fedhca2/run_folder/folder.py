@@ -44,8 +44,8 @@ def require_own_files(folder: Path) -> None:
     for parent, folders, files in os.walk(folder):
         for path in (Path(parent, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                found = f"a link to {path.readlink()}" if path.is_symlink() else "something else"
-                raise UserError(path, f"expected a file or a folder of the run, got {found}")
+                got = f"a link to {path.readlink()}" if path.is_symlink() else "something else"
+                raise UserError(path, f"expected a file or a folder of the run, got {got}")
 
 
 def lock_folder(folder: Path) -> FileLock:

@@ -39,10 +39,10 @@ def list_runs(folder: Path) -> list[ListedRun]:
     """All runs in a folder, the oldest first; raises UserError if there is no such folder."""
     if not folder.is_dir():
         raise UserError(folder, f"expected a folder of runs, got {'a file' if folder.exists() else 'nothing'}")
-    return sorted(map(listed, _folders(folder)), key=lambda run: (run.started or "", run.folder))
+    return sorted(map(describe_run, _folders(folder)), key=lambda run: (run.started or "", run.folder))
 
 
-def listed(folder: Path) -> ListedRun:
+def describe_run(folder: Path) -> ListedRun:
     """Describe one run; one that cannot be read is listed as such."""
     run = RunFiles(folder)
     try:

@@ -14,7 +14,7 @@ from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import ClientEntry, client_kind
 from fedhca2.experiment.sources import read_config
 from fedhca2.imports import NotAllowedError, is_allowed, is_import_path, only_allowed
-from fedhca2.run_folder.event_log import Event, known, read_events, read_matrices
+from fedhca2.run_folder.event_log import Event, check_values, read_events, read_matrices
 from fedhca2.run_folder.files import Array as Array
 from fedhca2.run_folder.files import mapping, read_arrays, read_json
 from fedhca2.run_folder.folder import (
@@ -65,11 +65,6 @@ class RunFiles:
         return (self.path / RESULT).is_file()
 
     @property
-    def has_page(self) -> bool:
-        """Whether the run's page has been drawn."""
-        return (self.path / PAGE).is_file()
-
-    @property
     def config_file(self) -> Path:
         """The resolved config, a file that `Experiment.load` reads."""
         return self.path / CONFIG
@@ -109,23 +104,24 @@ class RunFiles:
 
         What another version left out is empty, or as configured.
         """
-        found = self._mapping(RESULT)
-        if found is None:
+        values = self._mapping(RESULT)
+        if values is None:
             return None
-        lost = {key: self.config[key] for key in ("name", "rounds", "seed") if key not in found}
-        return validate(Result, found | lost, str(self.path / RESULT))
+        lost = {key: self.config[key] for key in ("name", "rounds", "seed") if key not in values}
+        return validate(Result, values | lost, str(self.path / RESULT))
 
     @cached_property
     def result(self) -> Result | None:
         """The outcome of the run; None before its end."""
-        found = self.recorded_result
-        if found is None:
+        recorded = self.recorded_result
+        if recorded is None:
             return None
-        check_scores(found, self.task_set, str(self.path / RESULT))
-        if "delta_m_by_client" in found.model_fields_set:
-            return found
-        gain = overall_gain(found.clients, found.baseline or {}, self.task_set, self._kinds(found.clients))
-        return found.model_copy(update={"delta_m": gain, "delta_m_by_client": found.delta_m})  # an older file's is that
+        check_scores(recorded, self.task_set, str(self.path / RESULT))
+        if "delta_m_by_client" in recorded.model_fields_set:
+            return recorded
+        gain = overall_gain(recorded.clients, recorded.baseline or {}, self.task_set, self._kinds(recorded.clients))
+        # `delta_m` of an older file is that by client.
+        return recorded.model_copy(update={"delta_m": gain, "delta_m_by_client": recorded.delta_m})
 
     @property
     def outcome(self) -> Result:
@@ -157,12 +153,12 @@ class RunFiles:
     @property
     def events(self) -> list[Event]:
         """All events of the run, in order; those with large matrices only name their files."""
-        return self._known(read_events(self.events_file))
+        return self._check_tasks(read_events(self.events_file))
 
     def of(self, kind: str) -> list[Event]:
         """The events of one kind with their matrices; no others are parsed."""
         if kind not in self._by_kind:
-            events = self._known(read_events(self.events_file, kind))
+            events = self._check_tasks(read_events(self.events_file, kind))
             self._by_kind[kind] = [read_matrices(self.path, event) for event in events]
         return self._by_kind[kind]
 
@@ -170,13 +166,13 @@ class RunFiles:
     def _by_kind(self) -> dict[str, list[Event]]:
         return {}
 
-    def _known(self, events: Iterable[Event], path: Path | None = None) -> list[Event]:
+    def _check_tasks(self, events: Iterable[Event], path: Path | None = None) -> list[Event]:
         """The same events; raises UserError if one is about a task that the config does not declare."""
-        held = list(events)
-        for task in {event["task"] for event in held if event["event"] in ("metric", "loss")}:
+        checked = list(events)
+        for task in {event["task"] for event in checked if event["event"] in ("metric", "loss")}:
             if task not in self.task_set:
                 raise UserError(path or self.events_file, f"expected a known task, got {task!r:.60}")
-        return held
+        return checked
 
     @property
     def everyone_failed(self) -> bool:
@@ -200,14 +196,14 @@ class RunFiles:
             ]
             by_facts = {name: task_from(name, self._facts[name]) for name in foreign if name in self._facts}
             with only_allowed(self.config_file):
-                known = known_tasks(declared | dict.fromkeys(by_facts, DeclaredTask(kind="regression")))
+                loaded = known_tasks(declared | dict.fromkeys(by_facts, DeclaredTask(kind="regression")))
         except NotAllowedError:
             raise
         except ValidationError as error:
             raise UserError.of(fault.within(f"{self.config_file}: tasks") for fault in list_faults(error)) from None
         except ValueError as error:
             raise UserError(self.config_file, f"tasks: {error}") from None
-        return TaskSet([*known.values(), *by_facts.values()]) if by_facts else known
+        return TaskSet([*loaded.values(), *by_facts.values()]) if by_facts else loaded
 
     @cached_property
     def _facts(self) -> dict[str, Any]:
@@ -267,7 +263,7 @@ class RunFiles:
         return validate(list[ClientEntry], self.config.get("clients", []), f"{self.config_file}: clients")
 
     def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
-        return {client: client_kind(self.dataset(client), held) for client, held in tasks.items()}
+        return {client: client_kind(self.dataset(client), names) for client, names in tasks.items()}
 
     @cached_property
     def baseline(self) -> "RunFiles":
@@ -275,7 +271,7 @@ class RunFiles:
         return RunFiles(self.path / BASELINE_FOLDER)
 
     @property
-    def kept_baseline(self) -> Scores | None:
+    def recorded_baseline(self) -> Scores | None:
         """The scores of a baseline from another run, if there is one."""
         path = self.path / BASELINE
         return validate(Scores, read_json(path), str(path)) if path.is_file() else None
@@ -288,10 +284,10 @@ class RunFiles:
         if not path.is_file():
             return []
         try:
-            events = [known(mapping(path, event), str(path)) for event in read_json(path)]
+            events = [check_values(mapping(path, event), str(path)) for event in read_json(path)]
         except TypeError as error:
             raise UserError(path, f"expected a list of events, got {error}") from None
-        return self._known((event for event in events if event["event"] == kind), path)
+        return self._check_tasks((event for event in events if event["event"] == kind), path)
 
     @property
     def checkpoints(self) -> set[Path]:
@@ -305,8 +301,8 @@ class RunFiles:
     @property
     def outcome_files(self) -> dict[str, Path]:
         """The files to keep of a finished run, by their names in its folder: config, result, page, models."""
-        found = [*(self.path / name for name in (CONFIG, RESULT, PAGE)), *(self.path / MODELS).glob("*.safetensors")]
-        return {path.relative_to(self.path).as_posix(): path for path in sorted(found) if path.is_file()}
+        paths = [*(self.path / name for name in (CONFIG, RESULT, PAGE)), *(self.path / MODELS).glob("*.safetensors")]
+        return {path.relative_to(self.path).as_posix(): path for path in sorted(paths) if path.is_file()}
 
     def samples_file(self, client: str) -> Path:
         """The file of a client's sample images."""

@@ -127,7 +127,7 @@ class Watcher:
 
 
 class Watchers(Watcher):
-    """Several watchers, which are told in this order."""
+    """Several watchers, each of which gets every event, in this order."""
 
     def __init__(self, *watchers: Watcher) -> None:
         for name in [name for name in vars(Watcher) if not name.startswith("_")]:

@@ -31,7 +31,7 @@ Scored = Literal["train", "val", "test"]  # the images that scores are on
 Count = Annotated[int, Field(ge=0)]
 
 
-def _known_start(origin: dict[str, Any]) -> dict[str, Any]:
+def _check_origin(origin: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(origin.get("command"), str) or not datetime.fromisoformat(str(origin.get("started"))):
         raise ValueError(f"expected a text as command, got {origin.get('command')!r:.80}")
     return origin
@@ -84,7 +84,7 @@ class Result(BaseModel):
     missing: dict[str, str] = {}
     epsilon: float | None = None
     privacy: dict[str, Any] | None = None  # the output of `privacy_spent` for every client
-    origin: Annotated[dict[str, Any], AfterValidator(_known_start)] | None = None  # the output of `origin`
+    origin: Annotated[dict[str, Any], AfterValidator(_check_origin)] | None = None  # the output of `origin`
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""
@@ -131,8 +131,8 @@ class Headline:
 
 def headline(task: Task, scores: Mapping[str, float]) -> Headline:
     """The main score of a task, from the metric it was evaluated with."""
-    known = task.empty_metrics
-    metric = known[next((name for name in known if name in scores), next(iter(known)))]
+    metrics = task.empty_metrics
+    metric = metrics[next((name for name in metrics if name in scores), next(iter(metrics)))]
     return Headline(
         metric.name,
         scores[metric.name],
@@ -146,7 +146,7 @@ def headline(task: Task, scores: Mapping[str, float]) -> Headline:
 
 @dataclass(frozen=True)
 class TaskScore:
-    """A client's main score in a task, beside the one it reached by training alone."""
+    """A client's main score in a task, and the one it reached by training alone."""
 
     client: str
     task: str
@@ -159,47 +159,48 @@ class TaskScore:
         return relative_gain(self.ours.value, self.alone.value, self.ours.higher_is_better) if self.alone else nan
 
 
-def task_scores(scores: Scores, baseline: Scores | None, known: TaskSet) -> Iterator[TaskScore]:
+def task_scores(scores: Scores, baseline: Scores | None, task_set: TaskSet) -> Iterator[TaskScore]:
     """Every client's main score in every task, in order."""
     for client, tasks in scores.items():
         alone = (baseline or {}).get(client, {})
         for task, values in tasks.items():
-            own, others = headline(known[task], values), headline(known[task], alone[task]) if task in alone else None
-            yield TaskScore(client, task, own, others)
+            kind = task_set[task]
+            other = headline(kind, alone[task]) if task in alone else None
+            yield TaskScore(client, task, headline(kind, values), other)
 
 
 def overall_gain(
-    scores: Scores, baseline: Scores, known: TaskSet, kinds: Mapping[str, str] | None = None
+    scores: Scores, baseline: Scores, task_set: TaskSet, kinds: Mapping[str, str] | None = None
 ) -> float | None:
     """Δm over all counting tasks of the clients that were evaluated both times; without `kinds`, by client.
 
     None if no task counts, or if a gain is undefined.
     """
-    ours, theirs, better = dict[str, dict[str, float]](), dict[str, dict[str, float]](), dict[str, bool]()
-    for one in task_scores(scores, baseline, known):
+    ours, alone, better = dict[str, dict[str, float]](), dict[str, dict[str, float]](), dict[str, bool]()
+    for one in task_scores(scores, baseline, task_set):
         if one.alone and one.ours.counts:
             ours.setdefault(one.client, {})[one.task] = one.ours.value
-            theirs.setdefault(one.client, {})[one.task] = one.alone.value
+            alone.setdefault(one.client, {})[one.task] = one.alone.value
             better[one.task] = one.ours.higher_is_better
-    gain = delta_m(ours, theirs, better, kinds) if ours else nan
+    gain = delta_m(ours, alone, better, kinds) if ours else nan
     return gain if isfinite(gain) else None
 
 
 def both_gains(
-    scores: Scores, baseline: Scores | None, known: TaskSet, kinds: Mapping[str, str]
+    scores: Scores, baseline: Scores | None, task_set: TaskSet, kinds: Mapping[str, str]
 ) -> dict[str, float | None]:
     """Δm by kind and by client, as fields of a result."""
-    gains = (overall_gain(scores, baseline or {}, known, each) for each in (kinds, None))
+    gains = (overall_gain(scores, baseline or {}, task_set, each) for each in (kinds, None))
     return dict(zip(("delta_m", "delta_m_by_client"), gains, strict=True))
 
 
-def gains_by_client(scores: Scores, baseline: Scores, known: TaskSet) -> dict[str, float]:
+def gains_by_client(scores: Scores, baseline: Scores, task_set: TaskSet) -> dict[str, float]:
     """The mean gain over training alone of each client in % over its tasks that count, as far as gains are known."""
-    found: dict[str, list[float]] = {}
-    for one in task_scores(scores, baseline, known):
+    gains: dict[str, list[float]] = {}
+    for one in task_scores(scores, baseline, task_set):
         if one.ours.counts and isfinite(one.gain):
-            found.setdefault(one.client, []).append(one.gain)
-    return {client: fmean(own) for client, own in found.items()}
+            gains.setdefault(one.client, []).append(one.gain)
+    return {client: fmean(own) for client, own in gains.items()}
 
 
 class AcrossClients(NamedTuple):
@@ -214,9 +215,9 @@ class AcrossClients(NamedTuple):
     deviation: float
 
 
-def across_clients(scores: Scores, baseline: Scores, known: TaskSet) -> AcrossClients | None:
+def across_clients(scores: Scores, baseline: Scores, task_set: TaskSet) -> AcrossClients | None:
     """How the gains over training alone differ between clients; None if none is known."""
-    gains = gains_by_client(scores, baseline, known)
+    gains = gains_by_client(scores, baseline, task_set)
     if not gains:
         return None
     worst = min(gains, key=gains.__getitem__)

@@ -60,13 +60,13 @@ class _Aggregation(_Members):
     of: Count | None = None  # the number of all members, if only some of them are logged
 
 
-def check_matrices(event: Mapping[str, Any], place: str) -> None:
+def check_matrices(event: Mapping[str, Any], where: str) -> None:
     """Raise UserError unless the matrices of an event are numbers that fit its members."""
     count = len(event["members"])
     squares = {key: event[key] for key in ("products", "transfer", "votes") if event.get(key) is not None}
-    lacking = {"products", "transfer"} - {*squares} if event["event"] == "transfer" else ()
-    if lacking:
-        raise UserError(place, f"expected {' and '.join(sorted(lacking))}, got none")
+    missing = {"products", "transfer"} - {*squares} if event["event"] == "transfer" else ()
+    if missing:
+        raise UserError(where, f"expected {' and '.join(sorted(missing))}, got none")
     try:
         for key, square in squares.items():
             if np.shape(square)[-2:] != (count, count) or np.ndim(square) != (3 if key == "votes" else 2):
@@ -77,7 +77,7 @@ def check_matrices(event: Mapping[str, Any], place: str) -> None:
             if len(gets) != count or max(gets) >= np.shape(blend)[-2]:
                 raise ValueError(f"gets: expected a row of the mixing for each of {count} members, got {max(gets)}")
     except (TypeError, ValueError) as error:  # some are missing, or of unequal lengths
-        raise UserError(place, f"{error}") from None
+        raise UserError(where, f"{error}") from None
 
 
 ROUND: Mapping[str, Any] = {"round": Round}
@@ -133,35 +133,35 @@ class TaskFacts(_FolderModel):
     metrics: Annotated[dict[str, bool], Field(min_length=1)]  # whether higher is better
 
 
-def check_event(event: Mapping[str, Any], place: str) -> None:
+def check_event(event: Mapping[str, Any], where: str) -> None:
     """Raise UserError unless an event has the fields of its kind; kinds of newer versions may have any."""
     kind = event.get("event")
     if not isinstance(kind, str):
-        raise UserError(place, f"expected the name of its event, got {kind!r:.40}")
+        raise UserError(where, f"expected the name of its event, got {kind!r:.40}")
     if kind in EVENTS:
-        validate(EVENTS[kind], event, f"{place}: {kind}")
+        validate(EVENTS[kind], event, f"{where}: {kind}")
     if kind in ("aggregation", "transfer") and event.get("matrices") is None:
-        check_matrices(event, f"{place}: {kind}")
+        check_matrices(event, f"{where}: {kind}")
 
 
-def check_scores(result: Result, known: TaskSet, place: str) -> None:
+def check_scores(result: Result, task_set: TaskSet, where: str) -> None:
     """Raise UserError unless the scores of a result are of known tasks and their metrics."""
     for client, tasks in (*result.clients.items(), *(result.baseline or {}).items()):
         for task, scores in tasks.items():
-            if task not in known:
-                raise UserError(place, f"{client!r:.60}: expected a known task, got {task!r:.60}")
-            if not set(known[task].metrics) & set(scores):
-                wanted = ", ".join(known[task].metrics)
-                raise UserError(place, f"{client!r:.60}, {task}: expected one of {wanted}, got none of them")
+            if task not in task_set:
+                raise UserError(where, f"{client!r:.60}: expected a known task, got {task!r:.60}")
+            if not set(task_set[task].metrics) & set(scores):
+                names = ", ".join(task_set[task].metrics)
+                raise UserError(where, f"{client!r:.60}, {task}: expected one of {names}, got none of them")
 
 
-def validate(kind: type[Known], values: Any, place: str) -> Known:
+def validate(kind: type[Known], values: Any, where: str) -> Known:
     """The values as this type; raises UserError if they are not."""
     adapter: TypeAdapter[Known] = _adapter(cast(Any, kind))
     try:
         return adapter.validate_python(values)
     except ValidationError as error:
-        raise UserError.of([list_faults(error)[0].within(place)]) from None
+        raise UserError.of([list_faults(error)[0].within(where)]) from None
 
 
 @cache

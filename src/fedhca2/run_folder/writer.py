@@ -74,10 +74,10 @@ class RunFolder:
             stack.pop_all()  # stays locked
         return folder
 
-    def rewind(self, experiment: Experiment, beside: Mapping[str, Any] | None = None) -> None:
+    def rewind(self, experiment: Experiment, other_files: Mapping[str, Any] | None = None) -> None:
         """Drop what came after the last checkpoint and continue with these settings. From here on files change.
 
-        `beside` is plain data by file name. Rewinding a second time does nothing.
+        `other_files` are plain data by file name. Rewinding a second time does nothing.
         """
         if self._log is not None:
             return
@@ -93,7 +93,7 @@ class RunFolder:
         self._config, self._keep = experiment.to_dict(), experiment.checkpoints.keep
         (self.path / RESULT).unlink(missing_ok=True)  # first, because it marks the run as finished
         config = {CONFIG: experiment.to_yaml()}
-        others = {name: _as_json(values) for name, values in (beside or {}).items()}
+        others = {name: _as_json(values) for name, values in (other_files or {}).items()}
         # A config marks a folder as a run's, so it is written last. If one exists already, the other files follow from
         # it.
         for name, text in (config | others if begun else others | config).items():
@@ -132,16 +132,16 @@ class RunFolder:
         self._checkpoints.prune(1)
 
     def _require_events(self) -> None:
-        path, wanted = self.path / EVENTS, self._position["events"]
+        path, least = self.path / EVENTS, self._position["events"]
         size = path.stat().st_size if path.exists() else 0
-        if size < wanted:
-            raise UserError(path, f"expected at least {wanted} bytes, got {size}")
+        if size < least:
+            raise UserError(path, f"expected at least {least} bytes, got {size}")
 
     def close(self) -> None:
         """Release the folder."""
         if self._log is not None:
             self._log.close()
-            shutil.rmtree(self.states, ignore_errors=True)  # once more: a full disk may have kept them
+            shutil.rmtree(self.states, ignore_errors=True)  # once more: a full disk may have prevented it
         if self._lock is not None:
             self._lock.release()
 
@@ -176,8 +176,8 @@ def check_fresh(path: Path, early: Iterable[str] = ()) -> None:
     if not path.exists():
         return
     require_own_files(path)
-    known = {LOCK, CONFIG, *early}
-    if any(entry.name not in known - {CONFIG} and not is_leftover(entry, known) for entry in path.iterdir()):
+    expected = {LOCK, CONFIG, *early}
+    if any(entry.name not in expected - {CONFIG} and not is_leftover(entry, expected) for entry in path.iterdir()):
         command = shlex.join(["fedhca2", "resume", str(path)])
         hint = f"; `{command}` continues its run" if RunFiles(path).begun else ""
         raise UserError(path, f"expected a new or empty folder, got files in it{hint}")

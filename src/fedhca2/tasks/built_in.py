@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from fedhca2 import losses, metrics, painting
 from fedhca2.config import Config, suggest
-from fedhca2.imports import FORMS, is_import_path, load, located
+from fedhca2.imports import FORMS, is_import_path, load, resolve_path
 from fedhca2.labels import IGNORE
 from fedhca2.tasks.task import Task, TaskSet, classes, resized, shares
 
@@ -215,9 +215,9 @@ class DeclaredTask(Config):
     def _kind_alone(cls, values: Any) -> Any:
         return {"kind": values} if isinstance(values, str) else values
 
-    def located(self, folders: Iterable[Path]) -> Self:
+    def resolve_path(self, folders: Iterable[Path]) -> Self:
         """The same with an import path that is valid anywhere."""
-        return self.model_copy(update={"kind": located(self.kind, folders)})
+        return self.model_copy(update={"kind": resolve_path(self.kind, folders)})
 
     def task(self, name: str) -> Task:
         """The task under this name; raises ValueError if there is no such kind."""

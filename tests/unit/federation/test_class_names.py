@@ -36,9 +36,9 @@ def test_heads_of_the_same_classes_are_averaged_and_the_log_names_others(tmp_pat
     run_rounds(Server(experiment.resolved_method, fleet.profiles.values()), fleet, 1, 0, Watcher())
     one, other = (client.personal.model.state_dict() for client in fleet.store.clients.values())
     unlike = {name.split(".")[0] for name, value in one.items() if "norm" not in name and not value.equal(other[name])}
-    told = [record.message for record in caplog.records if "classes" in record.message]
+    warnings = [record.message for record in caplog.records if "classes" in record.message]
     if "tea" in south:
-        assert (unlike, told) == (set(), [])
+        assert (unlike, warnings) == (set(), [])
     else:
         assert unlike == {"heads"}
-        assert "north/classification and south/classification" in told[0]
+        assert "north/classification and south/classification" in warnings[0]

@@ -16,7 +16,7 @@ import torch
 from fedhca2.clients import Client, ClientState, save_state
 from fedhca2.cores import usable_cores
 from fedhca2.federation.client_store import ClientQueue, ClientStore
-from small_run import SETTINGS, Silent, events, noting, resume_small, run_small, same_runs, small
+from small_run import SETTINGS, Silent, events, record_clients, resume_small, run_small, same_runs, small
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ MANY = {
 }
 IN_FILES = {"every": 1, "keep": 9, "memory": 0}
 ROOM_FOR_TWO = 2e-4  # GB
-ASKED = 3  # in a round
+CHOSEN = 3  # in a round
 
 
 class Counting(Silent):
@@ -50,7 +50,7 @@ class Counting(Silent):
 def in_files(tmp_path_factory):
     """A run whose states are all in files, and how many clients were in memory meanwhile."""
     out, clients = tmp_path_factory.mktemp("files") / "run", WeakSet()
-    with patch.object(Client, "batches", noting(clients, Client.batches)):
+    with patch.object(Client, "batches", record_clients(clients, Client.batches)):
         run_small(small(**MANY, checkpoints=IN_FILES), out, counting := Counting(clients))
     return out, counting
 
@@ -82,12 +82,12 @@ def test_only_clients_at_work_are_in_memory_and_none_between_rounds(in_files):
 
 def test_a_checkpoint_writes_the_states_of_those_that_took_part_and_links_the_others(crashed):
     checkpoints = sorted((crashed / "checkpoints").glob("round-*"))
-    assert len(list(checkpoints[0].glob("client-*"))) == ASKED  # the others have no state yet
+    assert len(list(checkpoints[0].glob("client-*"))) == CHOSEN  # the others have no state yet
     for round, (before, after) in enumerate(pairwise(checkpoints), 1):
         logged = [event for event in events(crashed) if event["event"] == "client"]
         took_part = {event["client"] for event in logged if event["round"] == round}
-        known = {file.stat().st_ino for file in before.glob("client-*")}
-        written = {file.name for file in after.glob("client-*") if file.stat().st_ino not in known}
+        before_ids = {file.stat().st_ino for file in before.glob("client-*")}
+        written = {file.name for file in after.glob("client-*") if file.stat().st_ino not in before_ids}
         assert written == {f"client-{name}.safetensors" for name in took_part}
 
 
@@ -103,16 +103,16 @@ def slot(captures, *kinds):
 
 
 @pytest.mark.parametrize(
-    ("waiting", "own", "other", "turns"),
+    ("waiting", "own", "other", "order"),
     [
         (["a-1", "b-1"], slot(False, "b"), (), ["a-1", "b-1", None]),  # on a CPU, as they come
-        (["a-1", "b-1", "a-2", "b-2"], slot(True, "b"), (), ["b-1", "b-2", "a-1", "a-2"]),  # a GPU: known kinds first
+        (["a-1", "b-1", "a-2", "b-2"], slot(True, "b"), (), ["b-1", "b-2", "a-1", "a-2"]),  # a GPU: captured first
         (["a-1", "b-1"], slot(True), slot(True, "a"), ["b-1", "a-1"]),  # then those that no other slot knows
     ],
 )
-def test_the_next_client_has_the_most_work_or_a_step_that_is_captured_already(waiting, own, other, turns):
+def test_the_next_client_has_the_most_work_or_a_step_that_is_captured_already(waiting, own, other, order):
     queue = ClientQueue(waiting, {name: name[0] for name in waiting})
-    assert [queue.next(own, [own, other] if other else [own]) for _ in turns] == turns
+    assert [queue.next(own, [own, other] if other else [own]) for _ in order] == order
 
 
 class Counter:
@@ -139,10 +139,10 @@ class Counter:
 def test_while_a_state_is_written_only_its_own_client_waits(tmp_path):
     writing, may_write = Event(), Event()
 
-    def slowly(*given, **named):
+    def slowly(*args, **options):
         writing.set()
         assert may_write.wait(10)
-        return save_state(*given, **named)
+        return save_state(*args, **options)
 
     def work(name):
         with store.borrow(name) as client:

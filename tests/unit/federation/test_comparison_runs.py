@@ -6,7 +6,7 @@ import pytest
 from fedhca2.configs import built_in_names
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.comparison_runs import complete, join_baselines, known_runs, plan_runs, run_all
+from fedhca2.federation.comparison_runs import complete_runs, find_runs, join_baselines, plan_runs, run_all
 from fedhca2.methods import resolve
 from fedhca2.reports.layouts import write_comparison
 from fedhca2.run_folder.reader import RunFiles
@@ -28,7 +28,7 @@ def test_every_method_has_the_settings_that_the_experiment_gives_it(tmp_path):
         {"name": "fedper", "final_epochs": 1}, methods={name: settings[name] for name in settings if name != "fedper"}
     )
     found = [run.experiment.resolved_method for run in plan_runs(experiment, list(settings), 1, tmp_path)]
-    assert found[1:] == [resolve(name, given).over(3) for name, given in settings.items()]
+    assert found[1:] == [resolve(name, values).over(3) for name, values in settings.items()]
 
 
 def test_settings_of_other_methods_do_not_make_another_run(tmp_path):
@@ -88,13 +88,13 @@ def test_only_methods_with_every_seed_are_compared(tmp_path):
     for run in runs[:3]:
         run.folder.mkdir(parents=True)
         (run.folder / "result.json").write_text("{}")
-    assert [run.name for run in complete(runs)] == ["local, seed 0", "local, seed 1"]
+    assert [run.name for run in complete_runs(runs)] == ["local, seed 0", "local, seed 1"]
 
 
-def test_a_comparison_is_known_by_its_runs_with_local_first(tmp_path):
+def test_the_runs_of_a_comparison_are_found_with_local_first(tmp_path):
     for method in ("fedavg", "local"):
         made_run(tmp_path / method / "seed-0", method)
-    assert [folder.parent.name for folder in known_runs(tmp_path)] == ["local", "fedavg"]
+    assert [folder.parent.name for folder in find_runs(tmp_path)] == ["local", "fedavg"]
 
 
 @pytest.mark.slow

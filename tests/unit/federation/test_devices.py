@@ -27,21 +27,21 @@ def plans_of(experiment, slot):
 
 def models(devices):
     experiment = small(model={"encoder": {"name": "swin_micro", "drop_path": 0.2}})
-    places = [DeviceSlot(CPU) for _ in range(devices)]
-    clients = [plan.build() for plan in plans_of(experiment, places[0])]
-    fleet = InProcess(clients, places)
+    slots = [DeviceSlot(CPU) for _ in range(devices)]
+    clients = [plan.build() for plan in plans_of(experiment, slots[0])]
+    fleet = InProcess(clients, slots)
     run_rounds(Server(experiment.resolved_method, fleet.profiles.values()), fleet, 2, 0, Watcher())
     return [client.personal.model.state_dict() for client in clients]
 
 
 @pytest.mark.slow
-def test_the_number_of_devices_does_not_show_in_the_result():
+def test_the_result_does_not_depend_on_the_number_of_devices():
     for one, several in zip(models(1), models(3), strict=True):
         assert all(tensor.equal(several[name]) for name, tensor in one.items())
 
 
 def test_clients_that_were_built_before_start_with_the_same_values():
-    """A run builds some clients to measure how many fit beside each other on a GPU, and then all for training."""
+    """A run builds some clients to measure how many fit together on a GPU, and then all for training."""
     drawing, plans = [], plans_of(small(), DeviceSlot(CPU))
     expected = {plan.profile.client: plan.build().state().tensors for plan in plans}
 
@@ -53,17 +53,17 @@ def test_clients_that_were_built_before_start_with_the_same_values():
         plan.draw = partial(noted, plan)
     fleet = InProcess(ClientStore(plans), [DeviceSlot(CPU)] * len(plans))
     found = fleet.each(expected, lambda client: client.state().tensors)
-    assert all(tensor.equal(expected[name][key]) for name, held in found.items() for key, tensor in held.items())
+    assert all(tensor.equal(expected[name][key]) for name, tensors in found.items() for key, tensor in tensors.items())
     assert set(drawing) == {current_thread()}  # torch has one generator, so threads would disturb each other
 
 
-def test_a_device_that_is_not_there_is_named():
+def test_a_missing_device_is_an_error():
     with pytest.raises(UserError, match=r"^devices: 'cuda:9' does not exist. .*cpu"):
         choose_devices(["cpu", "cuda:9"])
 
 
 @pytest.mark.parametrize(("gpus", "chosen"), [(0, [CPU]), (2, [torch.device("cuda", 0), torch.device("cuda", 1)])])
-def test_without_a_wish_all_gpus_are_used_or_the_cpu(monkeypatch, gpus, chosen):
+def test_by_default_all_gpus_are_used_or_the_cpu(monkeypatch, gpus, chosen):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert choose_devices() == chosen
 
@@ -78,7 +78,7 @@ def test_only_long_runs_are_compiled(change, kind):
     assert step_kind(experiment, data, assign_shards(experiment, data)) == kind
 
 
-def test_clients_of_a_kind_share_the_images_they_evaluate_on_and_find_their_own_again():
+def test_clients_of_one_kind_share_their_evaluation_images():
     """So images that stay on a GPU are moved there once."""
     experiment = small(clients=[{"data": "outdoor", "split": ["semseg", "normals"], "copies": 2}])
     plans = plans_of(experiment, DeviceSlot(CPU))

@@ -120,10 +120,10 @@ SAID = {
 @pytest.mark.parametrize("said", SAID.values(), ids=SAID)
 def test_what_a_client_says_of_its_training_changes_nothing_for_others(said):
     honest, false = (outcome([*map(reply, "abc"), each])[:2] for each in (reply("d"), replace(reply("d"), **said)))
-    for found, wanted in zip(false, honest, strict=True):
-        others = [key for key in wanted if (key[0] if isinstance(key, tuple) else key.client) != "d"]
+    for found, expected in zip(false, honest, strict=True):
+        others = [key for key in expected if (key[0] if isinstance(key, tuple) else key.client) != "d"]
         assert others
-        assert all(found[key] == wanted[key] for key in others)
+        assert all(found[key] == expected[key] for key in others)
 
 
 def test_of_two_replies_the_first_counts_and_the_record_names_the_other():

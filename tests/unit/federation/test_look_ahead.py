@@ -18,7 +18,7 @@ MEASURED = ("effect", "transfer")
 
 @pytest.fixture
 def measured(once):
-    """The folder of a run of a method, with diagnostics in every round unless told otherwise."""
+    """The folder of a run of a method, with diagnostics in every round by default."""
 
     def run(method, diagnostics=EVERY_ROUND, **changes):
         return once(small(method, rounds=2, diagnostics=diagnostics, **changes))
@@ -37,12 +37,12 @@ def test_diagnostics_change_nothing_in_the_training_and_add_events(measured, met
 
 def test_every_ordered_pair_of_clients_has_a_transfer(measured):
     [first, _] = RunFiles(measured("fedhca2")).of("transfer")
-    known = ~np.isnan(np.array(first["transfer"], dtype=float))
-    assert (known == ~np.eye(3, dtype=bool)).all()
+    measured_pairs = ~np.isnan(np.array(first["transfer"], dtype=float))
+    assert (measured_pairs == ~np.eye(3, dtype=bool)).all()
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "ditto"])
-def test_what_a_client_gets_is_measured_from_the_point_where_transfer_is(measured, method):
+def test_effects_and_transfers_start_from_the_same_losses(measured, method):
     run = RunFiles(measured(method))
     before = {(event["round"], event["client"]): event["before"] for event in run.of("effect")}
     for event in run.of("transfer"):
@@ -74,7 +74,7 @@ MIXED = {"clients": [*SETTINGS["clients"][:2], SETTINGS["clients"][2] | {"model"
         ("fedhca2", {"every": 1, "clients": 2}, {}, {0: ["road", "shop"], 1: ["road", "shop"]}, {1: ALL, 2: ALL}),
     ],
 )
-def test_what_is_measured(measured, method, diagnostics, changes, transfers, effects):
+def test_transfers_and_effects_are_logged(measured, method, diagnostics, changes, transfers, effects):
     run, found = RunFiles(measured(method, diagnostics, **changes)), {}
     for event in run.of("effect"):
         found.setdefault(event["round"], []).append(event["client"])
@@ -123,6 +123,6 @@ def test_many_evaluations_are_announced(tmp_path, caplog):
     assert f"{count * (count - 1)} evaluations in each of 1 rounds" in caplog.text
 
 
-def test_noise_does_not_cover_losses():
+def test_diagnostics_with_noise_are_refused():
     with pytest.raises(UserError, match=r"diagnostics: does not work with privacy\.noise"):
         small(diagnostics=EVERY_ROUND, privacy={"clip": 1.0, "noise": 1.0})

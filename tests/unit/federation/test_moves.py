@@ -71,21 +71,21 @@ def test_parameters_from_elsewhere_are_refused(method, at, spoilt):
     assert list(refusals(method, spoilt, at=at)) == ["d"]
 
 
-def test_of_two_clients_neither_is_believed_in_the_first_round():
+def test_of_two_clients_that_differ_both_are_refused_in_the_first_round():
     assert list(refusals("fedper", lambda row: -row, at=0, names="ab")) == ["a", "b"]
 
 
 @pytest.mark.parametrize("reach", [0.5, 0.1])  # the distance between fresh decoders is not scaled by the share of steps
 @pytest.mark.parametrize("method", [*AVERAGING, "fedamp", "fedsta"])
 @pytest.mark.parametrize("round", [0, 1, 2])
-def test_honest_parameters_are_not(method, round, reach):
+def test_honest_parameters_are_accepted(method, round, reach):
     assert not refusals(method, lambda row: row, at=round, guard=GuardBounds(reach=reach))
 
 
 @pytest.mark.parametrize(
     "changes", [{"spoil": torch.Tensor.bfloat16}, {"spoil": torch.Tensor.half}, {"away": ("d", 1)}]
 )
-def test_rounding_on_the_wire_and_coming_back_are_no_moves(changes):
+def test_rounding_and_absence_do_not_count_as_moves(changes):
     assert not refusals("fedper", **{"spoil": lambda row: row, "at": 2, **changes})
 
 
@@ -97,7 +97,7 @@ def test_a_reply_that_another_client_lost_loosens_no_bound(method):
 
 
 @pytest.mark.parametrize("reach", [1.0, 0.1])
-def test_noise_that_was_agreed_on_is_no_fault(reach):
+def test_agreed_noise_is_accepted(reach):
     own = federation(METHODS["fedper"], privacy=Privacy(clip=1.0, noise=2.0), guard=GuardBounds(reach=reach))
     rng = torch.Generator().manual_seed(0)
     noised = [Reply(name, 0, {ENCODER: START + 2 * torch.randn(VALUES, generator=rng)}) for name in "abcd"]

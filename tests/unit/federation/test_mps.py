@@ -15,9 +15,9 @@ from fedhca2.federation.stopping import stop_between_rounds
 
 RECORDER = """
 import json, os, sys
-told = "" if "-d" in sys.argv else sys.stdin.read()
+stdin = "" if "-d" in sys.argv else sys.stdin.read()
 names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES")
-line = {"arguments": sys.argv[1:], "told": told, **{name: os.environ.get(name) for name in names}}
+line = {"arguments": sys.argv[1:], "stdin": stdin, **{name: os.environ.get(name) for name in names}}
 line["modes"] = [os.stat(os.path.dirname(line[name])).st_mode & 0o777 for name in names[:2]]
 open(sys.argv[0] + ".calls", "a").write(json.dumps(line) + chr(10))
 """
@@ -41,16 +41,16 @@ def install(folder, monkeypatch, text, name="nvidia-cuda-mps-control"):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_daemon_is_started_and_told_to_quit_also_when_the_runs_fail(tmp_path, calls, fails):
+def test_the_daemon_is_started_and_stopped_also_when_the_runs_fail(tmp_path, calls, fails):
     with suppress(KeyError), shared_gpus(["GPU-1"], usual=tmp_path):
         assert [call["arguments"] for call in calls()] == [["-d"]]
         if fails:
             raise KeyError
-    assert [(call["arguments"], call["told"]) for call in calls()[1:]] == [([], "quit\n")]
+    assert [(call["arguments"], call["stdin"]) for call in calls()[1:]] == [([], "quit\n")]
 
 
 @pytest.mark.parametrize("signal", [SIGKILL, SIGINT])
-def test_it_quits_when_the_process_is_killed(tmp_path, calls, signal):
+def test_the_daemon_quits_when_its_process_is_killed(tmp_path, calls, signal):
     child = os.fork()
     if child == 0:
         try:
@@ -63,7 +63,7 @@ def test_it_quits_when_the_process_is_killed(tmp_path, calls, signal):
     folder, patience = Path(calls()[0]["CUDA_MPS_PIPE_DIRECTORY"]), monotonic() + 10
     while folder.exists() and monotonic() < patience:
         sleep(0.02)
-    assert ([call["told"] for call in calls()], folder.exists()) == (["", "quit\n"], False)
+    assert ([call["stdin"] for call in calls()], folder.exists()) == (["", "quit\n"], False)
 
 
 def test_runs_and_daemon_have_the_same_private_folders(tmp_path, calls):
@@ -86,7 +86,7 @@ def test_a_daemon_that_runs_already_is_used_and_left_alone(tmp_path, calls, monk
     assert calls() == []
 
 
-def test_a_daemon_that_has_died_is_not_believed_in(tmp_path, calls):
+def test_a_dead_daemon_is_not_used(tmp_path, calls):
     (tmp_path / "nvidia-cuda-mps-control.pid").write_text("999999999\n")
     with shared_gpus(["GPU-1"], usual=tmp_path):
         assert len(calls()) == 1

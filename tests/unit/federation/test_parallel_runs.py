@@ -36,7 +36,7 @@ class Notes(ParallelWatcher):
     def ended(self, run, seconds, fault):
         self.ends[run.name] = fault
 
-    def looked(self, running, waiting):
+    def polled(self, running, waiting):
         self.most = max(self.most, len(running))
 
 
@@ -76,7 +76,7 @@ def gpu(tmp_path, monkeypatch):
     install(folder, monkeypatch, "print('0, GPU-0a\\n1, GPU-1b')", "nvidia-smi")
     install(folder, monkeypatch, "")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(parallel_runs, "choose_devices", lambda wanted: [torch.device("cuda")])
+    monkeypatch.setattr(parallel_runs, "choose_devices", lambda names: [torch.device("cuda")])
     monkeypatch.setattr(parallel_runs, "usable_cores", lambda: list(range(8)))
 
 
@@ -98,7 +98,7 @@ def test_a_signal_is_passed_on_and_no_run_is_begun_after_it(runs, monkeypatch):
     act(monkeypatch, wait="import time; time.sleep(60)")
 
     class Impatient(Notes):
-        def looked(self, running, waiting):
+        def polled(self, running, waiting):
             if running and waiting:
                 os.kill(os.getpid(), signal.SIGTERM)
 

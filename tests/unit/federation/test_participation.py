@@ -25,10 +25,10 @@ PROFILES = {name: Profile(name, "d", ("edge",), 1, {ENCODER: Layout(("a.weight",
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(1.0, 10), (0.5, 5), (0.3, 3), (0.01, 1)])
-def test_a_fraction_of_the_clients_is_asked_and_everybody_in_time(fraction, count):
-    asked = [Participation(fraction=fraction).choose(NAMES, round, 0) for round in range(100)]
-    assert {len(names) for names in asked} == {count}
-    assert {name for names in asked for name in names} == set(NAMES)
+def test_a_fraction_takes_part_in_each_round_and_everybody_at_some_time(fraction, count):
+    choices = [Participation(fraction=fraction).choose(NAMES, round, 0) for round in range(100)]
+    assert {len(names) for names in choices} == {count}
+    assert {name for names in choices for name in names} == set(NAMES)
 
 
 @given(order=st.permutations(NAMES), round=st.integers(0, 5))
@@ -38,7 +38,7 @@ def test_the_order_of_clients_does_not_matter(order, round):
 
 
 @pytest.mark.parametrize(("availability", "times"), [(0.25, pytest.approx(500, rel=0.1)), (0.0, 0)])
-def test_a_client_is_there_as_often_as_it_should(availability, times):
+def test_a_client_takes_part_as_often_as_its_availability(availability, times):
     plan = Participation(availability={"c0": availability})
     assert sum("c0" in plan.choose(NAMES, round, 0) for round in range(2000)) == times
 
@@ -70,13 +70,13 @@ def federate(rounds=5, late=None, **options):
     return sites
 
 
-def test_what_a_client_is_sent_waits_until_it_is_asked_again():
+def test_deliveries_wait_until_their_client_takes_part_again():
     sites = federate(4, choose=lambda names, round: names if round == 0 else ["a"])
     assert [number for number, orders in enumerate(sites.orders) if "b" in orders] == [0, 4]
     assert sites.last["b"].deliveries[ENCODER].addends[0].row.tolist() == [1.0, 1.0]
 
 
-def test_nobody_waits_for_a_slow_client_whose_last_reply_is_finished_before_the_last_order():
+def test_rounds_do_not_wait_for_a_slow_client():
     sites = federate(late={"delays": {"c": 2}, "weight": 0.5})
     both = [{"a": r, "b": r} for r in range(5)]
     assert sites.orders == [*both[:2], both[2] | {"c": 0}, *both[3:], {"c": 3}, dict.fromkeys("abc", 5)]
@@ -113,7 +113,7 @@ def test_weights_of_late_rows_are_discounted(base, weights, gets, found):
     assert_close(mixing.blends[0].weights, found.double())
 
 
-def test_who_is_at_work_is_in_a_checkpoint():
+def test_a_checkpoint_has_the_clients_at_work():
     state = progress_as_state(Progress(at_work={"c": 3}), {})
     assert progress_from_state(state).at_work == {"c": 3}
     old = replace(state, values={key: value for key, value in state.values.items() if key != "at_work"})
@@ -121,13 +121,13 @@ def test_who_is_at_work_is_in_a_checkpoint():
 
 
 @pytest.mark.parametrize(
-    ("settings", "place"),
+    ("settings", "location"),
     [
         ({"participation": {"late": {"delays": {"nobody": 1}}}}, "participation.late.delays"),
         ({"participation": {"late": {}}, "diagnostics": {"every": 1}}, "participation.late"),
         ({"participation": {"late": {}}, "secure_aggregation": {"sketch": 1024}}, "participation.late"),
     ],
 )
-def test_what_does_not_go_together_is_refused(settings, place):
-    with pytest.raises(UserError, match=place):
+def test_late_replies_with_conflicting_settings_are_refused(settings, location):
+    with pytest.raises(UserError, match=location):
         small(method={"name": "fedper"}, **settings)

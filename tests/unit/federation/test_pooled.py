@@ -58,7 +58,7 @@ def test_every_client_has_scores_of_its_own_tasks(pooled):
     assert scores == {client["name"]: sorted(client["tasks"]) for client in CLIENTS}
 
 
-def test_it_takes_the_steps_of_all_clients(pooled):
+def test_the_pooled_model_takes_the_steps_of_all_clients(pooled):
     state = load_file(pooled[0] / "checkpoints" / "round-000003" / "client-home.safetensors")
     taken = {name: int(steps) for name, steps in state.items() if "/step/" in name}
     assert {steps for name, steps in taken.items() if "/encoder." in name} == {3 * (1 + 1 + 2)}
@@ -80,7 +80,7 @@ def test_a_client_that_does_not_take_part_still_has_the_common_model_after_a_res
     assert same_models(tmp_path / "straight", tmp_path / "resumed")
 
 
-def test_training_that_diverges_says_so(tmp_path):
+def test_diverging_training_is_an_error(tmp_path):
     wild = {"batch_size": 2, "learning_rate": 1e30, "schedule": {"warmup_epochs": 0, "lag": False}}
     with pytest.raises(UserError, match="learning_rate"):
         run_small(small("pooled", training=wild), tmp_path / "run")
@@ -95,17 +95,17 @@ def at_the_server(experiment, out):
 
 
 @pytest.mark.parametrize("start", [over_flower, at_the_server])
-def test_over_flower_it_is_refused(tmp_path, start):
+def test_pooled_training_over_flower_is_refused(tmp_path, start):
     with pytest.raises(UserError, match=r"^method: .*in-process"):
         start(small("pooled"), tmp_path / "run")
 
 
-def test_its_baseline_is_local(tmp_path):
+def test_the_baseline_of_pooled_is_local(tmp_path):
     with_baseline = run_small(three(baseline=True, rounds=1), tmp_path / "pooled")
     assert with_baseline.baseline == run_small(three("local", rounds=1), tmp_path / "local").clients
 
 
-def test_it_pools_arrays_and_vectors_too(tmp_path):
+def test_arrays_and_vectors_are_pooled_too(tmp_path):
     brief = ["method=pooled", "baseline=false", "rounds=1", "training.batch_size=4"]
     brief += [f"data.{name}.count=8" for name in ("press", "pump", "fan")]
     sensors = Experiment.load(Path(__file__).parents[3] / "examples" / "sensors.yaml", brief)

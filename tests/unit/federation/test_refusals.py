@@ -128,7 +128,7 @@ def test_a_run_that_is_not_resumed_stays_as_it_was(runs, tmp_path, which, damage
         resume_small(tmp_path / "run", overrides)
 
 
-def test_a_run_that_was_refused_goes_on_all_the_same(runs, tmp_path):
+def test_a_run_can_be_resumed_after_a_refusal(runs, tmp_path):
     shutil.copytree(runs["stopped"], tmp_path, dirs_exist_ok=True)
     with pytest.raises(UserError, match=r"rounds: .*at least 2"):
         resume_small(tmp_path / "run", ["rounds=1"])

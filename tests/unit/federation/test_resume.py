@@ -79,7 +79,7 @@ def test_a_run_that_fell_over_before_its_first_checkpoint_begins_anew(pairs):
     pairs(small(), at=0)
 
 
-def test_a_baseline_that_was_trained_along_resumes_too(pairs):
+def test_a_baseline_within_a_run_resumes_too(pairs):
     straight, resumed = pairs(small(baseline=True))
     assert same_runs(straight / "baseline", resumed / "baseline")
 
@@ -104,7 +104,7 @@ def test_a_signal_waits_for_the_rounds_checkpoint(once, tmp_path, number, code):
     assert same_runs(once(small()), out)
 
 
-def test_a_finished_run_without_its_page_is_told_how_to_draw_it_and_goes_on_for_more_rounds(once, tmp_path):
+def test_resuming_a_finished_run_needs_more_rounds(once, tmp_path):
     run = shutil.copytree(once(small(rounds=1)), tmp_path / "my run")
     with pytest.raises(UserError, match=f"already finished.*fedhca2 report '{run}'"):
         resume_small(run)
@@ -167,7 +167,7 @@ def test_an_update_that_is_sent_again_after_a_crash_has_the_same_noise(tmp_path,
 
 
 @pytest.mark.usefixtures("_known_noise")
-def test_what_was_sent_is_counted_over_a_crash(pairs):
+def test_updates_from_before_a_crash_are_counted(pairs):
     experiment = small(privacy={"clip": 1.0, "noise": 2.0}, participation={"fraction": 0.5})
     counted = [RunFiles(out).outcome.privacy for out in pairs(experiment)]
     assert counted[0] == counted[1]

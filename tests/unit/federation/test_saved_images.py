@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import invoke
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.local import write_sites
 from tiny_encoder import TINY
@@ -23,10 +22,6 @@ VALUES = {
     "data": {"cups": {"kind": "csv", "root": "cups", "columns": {"classification": "brand"}, "size": [32, 32]}},
     "clients": [{"name": name, "data": "cups", "tasks": ["classification"]} for name in ("north", "south")],
 }
-
-
-def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def add_images(folder, numbers, brands=("tea", "milk")):
@@ -57,7 +52,7 @@ def contents(run):
 
 @pytest.fixture
 def cups(tmp_path):
-    """A folder of images with a CSV file, and a finished run `run` of one round beside it."""
+    """A folder of images with a CSV file, and a finished run `run` of one round next to it."""
     folder = tmp_path / "cups"
     folder.mkdir()
     (folder / "labels.csv").write_text("image,brand,split\n")
@@ -81,7 +76,7 @@ def test_a_run_keeps_its_images_when_rows_were_added(cups, tmp_path):
 
 
 @pytest.mark.parametrize("command", [["resume", "--set", "rounds=2"], ["evaluate"]])
-def test_an_image_that_is_gone_is_one_line_and_nothing_changes(cups, tmp_path, command):
+def test_a_missing_image_is_an_error_that_changes_nothing(cups, tmp_path, command):
     used = partition(tmp_path / "run")["south"]["train"][0]
     drop_row(cups, used)
     before = contents(tmp_path / "run")
@@ -108,13 +103,13 @@ def test_every_client_without_its_images_is_named(cups, tmp_path):
     ],
 )
 def test_a_list_of_images_is_as_this_version_or_an_older_one_wrote_it(cups, tmp_path, record, code, said):
-    known, file = partition(tmp_path / "run"), tmp_path / "run" / "partition.json"
+    clients, file = partition(tmp_path / "run"), tmp_path / "run" / "partition.json"
     if record is None:
         file.unlink()
     elif isinstance(record, list):
-        file.write_text(json.dumps({name: {key: of[key] for key in record} for name, of in known.items()}))
+        file.write_text(json.dumps({name: {key: of[key] for key in record} for name, of in clients.items()}))
     else:
-        file.write_text(json.dumps({**known, "north": record}))
+        file.write_text(json.dumps({**clients, "north": record}))
     done = resume(tmp_path)
     assert (done.exit_code, said in done.output) == (code, True)
     assert not code or done.output.count("\n") == 1

@@ -58,15 +58,15 @@ def test_final_scores_are_on_the_test_images_and_say_so(tmp_path):
     assert road.evaluate_on(road.data.test, road.data.test.data.labels, trivial=True) == result.clients["road"]
 
 
-def test_the_model_with_the_best_scores_is_kept_and_counts():
+def test_the_model_with_the_best_scores_is_the_final_one():
     client = clients_of(small(**BEST))["home"]
     model, metrics = client.personal.model, TASKS.metrics(("depth",), client.data.val.data.labels, {})
-    kept = BestModel()
+    best = BestModel()
     for scale, rmse in ((1.0, 3.0), (2.0, 1.0), (3.0, 2.0)):
         for parameter in model.parameters():
             torch.nn.init.constant_(parameter, scale)
-        kept.offer(model, {"depth": {"rmse": rmse}}, metrics)
-    again = BestModel.of(ClientState(kept.tensors, {"client": "home", **kept.values}))
+        best.offer(model, {"depth": {"rmse": rmse}}, metrics)
+    again = BestModel.of(ClientState(best.tensors, {"client": "home", **best.values}))
     again.load_into(model)
     assert all((parameter == 2.0).all() for parameter in model.parameters())
 
@@ -95,7 +95,7 @@ def test_a_run_stops_early_and_is_finished(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "place"),
+    ("changes", "location"),
     [
         ({"select": "best", "data": DATA, "evaluate_every": 0}, "select: .*evaluate_every"),
         ({"select": "best", "evaluate_every": 1}, "select: .*test images"),
@@ -104,8 +104,8 @@ def test_a_run_stops_early_and_is_finished(tmp_path):
         ({**BEST, "method": "fedbabu"}, "select: .*fine-tunes"),
     ],
 )
-def test_choices_that_would_cheat_are_refused(changes, place):
-    with pytest.raises(UserError, match=place):
+def test_choices_that_would_cheat_are_refused(changes, location):
+    with pytest.raises(UserError, match=location):
         small(**changes)
 
 

@@ -41,8 +41,8 @@ def test_the_shared_update_is_one_object_for_all_that_is_remembered_if_weights_a
 def test_an_absent_client_keeps_its_weights():
     server, state, _, _ = first_round()
     after, deliveries, _ = server.step(state, all_replies(1, {ENCODER: (2.0,)})[1:])
-    kept = [after.weights[SlotKey(client, ENCODER)] == state.weights[SlotKey(client, ENCODER)] for client in "ab"]
-    assert (kept, sorted(deliveries)) == ([True, False], ["b", "c"])
+    unchanged = [after.weights[SlotKey(client, ENCODER)] == state.weights[SlotKey(client, ENCODER)] for client in "ab"]
+    assert (unchanged, sorted(deliveries)) == ([True, False], ["b", "c"])
     after, deliveries, _ = server.step(state, [])
     assert (after.round, after.weights, deliveries) == (2, state.weights, {})
 
@@ -88,8 +88,7 @@ def test_an_update_from_sketches_is_near_the_exact_one(method):
 
 
 def test_every_round_has_its_own_sketches():
-    first, second = (step_of_long_rows("fedhca2", 1024, round)[0] for round in (0, 1))
-    assert not torch.equal(first, second)
+    assert not torch.equal(*(step_of_long_rows("fedhca2", 1024, round)[0] for round in (0, 1)))
 
 
 @pytest.mark.parametrize("method", ["krum", "geometric_median", "norm_clipping"])

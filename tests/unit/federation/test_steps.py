@@ -73,7 +73,7 @@ def test_a_round_has_epochs_or_steps(length):
         rounds_of(length)
 
 
-def test_the_guard_knows_steps():
+def test_the_guard_counts_steps():
     home = clients_of(rounds_of({"steps": 3}))["home"].profile
     [by_epochs, by_steps, shorter] = [
         Reach.of(rounds_of(length)).of_row(home, "encoder", 100, range(1, 2), 6).steps

@@ -15,7 +15,7 @@ from fedhca2.clients.evaluation import look_ahead, mean_loss, recalibrate
 from fedhca2.data.batches import Batches
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Order
-from small_run import SETTINGS, CrashError, Silent, clients_of, noting, run_small, small
+from small_run import SETTINGS, CrashError, Silent, clients_of, record_clients, run_small, small
 
 LONG = 5_000  # images or epochs, which would take minutes
 PATIENCE = 60.0
@@ -111,12 +111,12 @@ class Failing(Silent):
 
 
 @pytest.mark.parametrize("error", [CrashError, KeyboardInterrupt])
-def test_a_run_that_failed_in_long_epochs_leaves_no_thread_no_state_and_at_most_the_client_that_failed(tmp_path, error):
+def test_a_failed_run_leaves_no_threads_and_no_states(tmp_path, error):
     clients, before, out = WeakSet(), set(enumerate()), tmp_path / "run"
     experiment = small(clients=[{**client, "epochs": LONG} for client in SETTINGS["clients"]])
     cores = patch("fedhca2.federation.in_process.usable_cores", lambda: [0, 1, 2])
-    noted = patch.object(Client, "batches", noting(clients, Client.batches))
-    with cores, noted, pytest.raises(error) as failed:  # which keeps what its frames refer to
+    recorded = patch.object(Client, "batches", record_clients(clients, Client.batches))
+    with cores, recorded, pytest.raises(error) as failed:  # which keeps what its frames refer to
         run_small(experiment, out, Failing(error))
     gc.collect()
     assert (failed.type, set(enumerate()) - before, list(out.glob("checkpoints/*"))) == (error, set(), [])

@@ -1,8 +1,7 @@
 import errno
 import hashlib
-import resource
 import shutil
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,6 +15,7 @@ from fedhca2.params import Slot
 from fedhca2.run_folder.checkpoints import Checkpoints, progress_as_state, progress_from_state
 from fedhca2.run_folder.folder import lock_folder
 from fedhca2.run_folder.records import Progress, ServerState, SlotKey
+from full_disk import files_of_at_most
 from small_run import small
 
 ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
@@ -48,7 +48,7 @@ def saved(tmp_path, rounds=(1,), keep=2):
     return checkpoints
 
 
-def test_everything_comes_back_and_a_row_for_several_clients_is_kept_once(tmp_path):
+def test_a_checkpoint_is_restored_and_stores_a_shared_row_once(tmp_path):
     found = saved(tmp_path).latest()
     assert (found.progress.state, found.notes, found.experiment.to_dict()) == (progress().state, NOTES, EXPERIMENT)
     pending = found.progress.pending
@@ -80,7 +80,7 @@ def test_rows_in_files_of_an_older_checkpoint_are_read_and_checked(tmp_path, con
 
 
 @pytest.mark.parametrize("first", [1, 999_997])
-def test_so_many_are_kept_in_their_order(tmp_path, first):
+def test_the_latest_checkpoints_are_kept(tmp_path, first):
     assert Checkpoints(tmp_path / "checkpoints").latest() is None
     rounds = range(first, first + 5)
     assert saved(tmp_path, rounds, keep=2).latest().progress.state.round == rounds[-1]
@@ -119,22 +119,15 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path):
         checkpoints.latest()
 
 
-@contextmanager
-def full_disk():
-    """Larger files fail."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def small_disk():
+    return files_of_at_most(100)
 
 
 def read_only():
     return patch.object(Path, "mkdir", side_effect=OSError(errno.EROFS, "Read-only file system", "checkpoints/.new"))
 
 
-@pytest.mark.parametrize(("fails", "said"), [(full_disk, "File too large"), (read_only, "Read-only file system")])
+@pytest.mark.parametrize(("fails", "said"), [(small_disk, "File too large"), (read_only, "Read-only file system")])
 def test_a_checkpoint_that_cannot_be_written_loses_no_earlier_one(tmp_path, fails, said):
     checkpoints = saved(tmp_path)
     with fails(), pytest.raises(OSError, match=said):

@@ -39,8 +39,8 @@ def test_all_numbers_of_few_members_are_logged(tmp_path, count):
 def test_of_many_members_some_are_logged_with_their_own_numbers(tmp_path):
     event, products, weights, votes = logged(tmp_path, 1000)
     assert (len(event["members"]), event["of"]) == (MOST_MEMBERS, 1000)
-    places = [int(name.removeprefix("site-")) for name in event["members"]]
-    among = [each[places][:, places] for each in (products, weights, votes)]
+    indices = [int(name.removeprefix("site-")) for name in event["members"]]
+    among = [each[indices][:, indices] for each in (products, weights, votes)]
     assert torch.from_numpy(event["products"]).equal(among[0])
     assert torch.from_numpy(event["mixing"][0])[event["gets"][0]].equal(among[1])
     assert torch.from_numpy(event["votes"][0]).equal(among[2])

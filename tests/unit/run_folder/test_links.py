@@ -41,9 +41,9 @@ def linked(trained, tmp_path):
     return link
 
 
-def contents(place):
-    """Every file below a place with its content, and the modes of all."""
-    paths = [place, *sorted(place.rglob("*"))]
+def contents(path):
+    """Every file below a path with its content, and the modes of all."""
+    paths = [path, *sorted(path.rglob("*"))]
     return {path: (path.stat().st_mode, path.is_file() and path.read_bytes()) for path in paths}
 
 

@@ -8,15 +8,15 @@ from fedhca2.tasks import TASKS
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "gain"),
+    ("ours", "alone", "gain"),
     [
         ({"a": {"sal": {"max_f": 1.0}}}, {"a": {"sal": {"max_f": 0.0}}}, None),
         ({"a": {"sal": {"max_f": 3.0}}, "b": {"sal": {"max_f": 9.0}}}, {"a": {"sal": {"max_f": 2.0}}}, 50),
         ({"a": {"depth": {"rmse": 0.5}}}, {"a": {"depth": {"rmse": 1.0}}}, 50),  # lower is better
     ],
 )
-def test_the_gain_is_that_of_clients_that_were_evaluated_both_times(ours, theirs, gain):
-    assert overall_gain(ours, theirs, TASKS, {"a": "one", "b": "one"}) == gain
+def test_the_gain_is_that_of_clients_that_were_evaluated_both_times(ours, alone, gain):
+    assert overall_gain(ours, alone, TASKS, {"a": "one", "b": "one"}) == gain
 
 
 def test_a_client_without_a_baseline_keeps_its_score_but_has_no_gain():

@@ -21,23 +21,19 @@ def test_an_unfinished_run_has_no_result_and_knows_its_tasks(tmp_path):
     assert (run.short_name("road/semseg"), run.short_name("home/depth")) == ("road", "home/depth")
 
 
-def test_a_half_written_last_line_is_left_out(tmp_path):
+def test_an_incomplete_last_line_is_skipped(tmp_path):
     whole = len(made_run(tmp_path).events)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"event": "ro')
     assert len(RunFiles.open(tmp_path).events) == whole
 
 
-def test_a_broken_line_is_an_error_with_its_number(tmp_path):
+def test_a_broken_line_or_result_is_an_error(tmp_path):
     made_run(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], "nonsense", *lines[1:]]))
     with pytest.raises(UserError, match="line 2: expected JSON, got 'nonsense"):
         _ = RunFiles.open(tmp_path).events
-
-
-def test_a_broken_result_is_an_error(tmp_path):
-    made_run(tmp_path)
     (tmp_path / "result.json").write_text("{")
     with pytest.raises(UserError, match="expected JSON"):
         _ = RunFiles.open(tmp_path).result
@@ -50,7 +46,7 @@ def test_a_broken_result_is_an_error(tmp_path):
         ({"delta_m": 1.0, "delta_m_by_client": 2.0}, (1, 2)),
     ],
 )
-def test_a_run_that_wrote_one_gain_has_both_and_one_that_wrote_both_is_believed(tmp_path, gains, found):
+def test_runs_with_one_gain_or_both_are_read(tmp_path, gains, found):
     run = with_twin(made_run(tmp_path), **gains)
     assert (run.result.delta_m, run.result.delta_m_by_client) == found
 
@@ -60,7 +56,7 @@ def test_clients_of_a_kind_have_the_same_data_and_tasks(tmp_path):
     assert (kinds["road"] == kinds["road-2"], len(set(kinds.values()))) == (True, 3)
 
 
-def test_without_events_the_config_says_whose_data_is_whose(tmp_path):
+def test_without_events_the_config_names_the_clients_data(tmp_path):
     run, home = made_run(tmp_path), {"name": "home", "data": "indoor", "tasks": ["depth"]}
     run.events_file.unlink()
     run.config["clients"] = [{"data": "outdoor", "split": ["semseg", "sal"]}, home]

@@ -44,12 +44,12 @@ def test_what_holds_clients_models_and_images_is_its_owners_alone(run):
     assert all(mode == (0o700 if (run / name).is_dir() else 0o600) for name, mode in found.items()), found
 
 
-def test_the_record_of_a_run_can_be_read_by_whom_the_umask_lets(run):
+def test_the_record_of_a_run_obeys_the_umask(run):
     found = {name: mode for name, mode in modes(run).items() if name.split("/")[0] not in PRIVATE}
     assert found == dict.fromkeys([".lock", "config.yaml", "metrics.jsonl", "partition.json", "result.json"], 0o666)
 
 
-def test_a_private_file_takes_the_place_of_one_that_was_not(tmp_path):
+def test_a_private_file_replaces_a_public_one(tmp_path):
     (tmp_path / "state").touch(mode=0o666)
     write_whole(tmp_path / "state", b"secret")
     assert modes(tmp_path) == {"state": 0o600}
@@ -61,20 +61,20 @@ def test_an_ordinary_file_obeys_the_umask(tmp_path):
     assert modes(tmp_path) == {"config.yaml": 0o640}
 
 
-def test_folders_above_a_private_one_are_private_where_they_are_new(tmp_path):
+def test_new_parents_of_a_private_folder_are_private(tmp_path):
     (tmp_path / "state").mkdir()
     private_folder(tmp_path / "state" / "run" / "home")
     assert modes(tmp_path) == {"state": 0o777, "state/run": 0o700, "state/run/home": 0o700}
 
 
-def test_writers_of_one_path_do_not_meet(tmp_path):
+def test_two_writers_of_one_path_do_not_disturb_each_other(tmp_path):
     with put_in_place(tmp_path / "page") as one, put_in_place(tmp_path / "page") as other:
         one.write_text("one")
         other.write_text("other")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("page", "one")]
 
 
-def test_what_a_run_that_goes_on_does_not_need_goes(run):
+def test_leftovers_are_removed_when_a_run_is_resumed(run):
     """Leftovers of a killed process, matrices of rounds after the checkpoint, and at the end states of clients."""
     matrices = [run / "matrices" / f"round-{round:06d}-0.npz" for round in range(3)]
     left = [run / ".result.json.0a1b2c3d.new", run / "models" / ".home.safetensors.0a1b2c3d.new", *matrices]

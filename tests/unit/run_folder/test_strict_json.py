@@ -2,9 +2,8 @@ import json
 from math import inf, isnan, nan
 
 import pytest
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import parse_strictly, printed
 from fedhca2.reports.comparison import gather
 from fedhca2.reports.layouts import to_latex, to_markdown
 from fedhca2.run_folder.baseline import read_baseline
@@ -16,55 +15,46 @@ from made_run import made_run
 from small_run import run_small, small
 
 
-def strictly(text):
-    """Parse JSON strictly, like other programs do."""
-
-    def refuse(word):
-        raise ValueError(f"{word} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
 def holed_run(path, method="fedhca2"):
     """A made run without Δm and without one client's scores."""
     made_run(path, method)
-    result = strictly((path / "result.json").read_text())
+    result = parse_strictly((path / "result.json").read_text())
     for scores in (result["clients"], result["baseline"] or {}):
         if "road" in scores:
             scores["road"]["semseg"]["miou"] = None
     result["delta_m"] = result["delta_m_by_client"] = None
     (path / "result.json").write_text(json.dumps(result))
-    lines = [strictly(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    lines = [parse_strictly(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     lines = [line | {"value": None} if line.get("client") == "road" and "value" in line else line for line in lines]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return RunFiles.open(path)
 
 
 @pytest.mark.parametrize("value", [nan, inf, -inf])
-def test_what_is_no_number_is_written_as_null(tmp_path, value):
+def test_nan_and_infinities_are_written_as_null(tmp_path, value):
     folder = RunFolder.new(tmp_path / "run")
     folder.rewind(small())
     folder.events.log("metric", value=value)
     folder.finish({"clients": {"a": {"sal": {"max_f": value}}}})
     folder.close()
-    assert strictly((tmp_path / "run" / "metrics.jsonl").read_text())["value"] is None
-    assert strictly((tmp_path / "run" / "result.json").read_text())["clients"]["a"]["sal"]["max_f"] is None
+    assert parse_strictly((tmp_path / "run" / "metrics.jsonl").read_text())["value"] is None
+    assert parse_strictly((tmp_path / "run" / "result.json").read_text())["clients"]["a"]["sal"]["max_f"] is None
 
 
 def test_a_score_that_is_null_is_not_known(tmp_path):
     local, ours = (holed_run(tmp_path / method, method) for method in ("local", "fedhca2"))
     assert isnan(headline(TASKS["semseg"], ours.result.clients["road"]["semseg"]).value)
-    assert CliRunner().invoke(app, ["report", str(ours.path)]).exit_code == 0
+    printed("report", ours.path)
     assert "Δm is unknown" in (ours.path / "report.html").read_text("utf-8")
-    assert CliRunner().invoke(app, ["report", str(local.path), str(ours.path)]).exit_code == 0
+    printed("report", local.path, ours.path)
     comparison = gather([local, ours])
     assert "| — |" in to_markdown(comparison)
     assert "nan" not in to_markdown(comparison) + to_latex(comparison) + comparison.table().to_csv()
-    done = CliRunner().invoke(app, ["watch", str(ours.path), "--once"])
-    assert ("—" in done.stdout, "nan" in done.stdout) == (True, False)
+    shown = printed("watch", ours.path, "--once")
+    assert ("—" in shown, "nan" in shown) == (True, False)
 
 
-def test_such_a_run_can_be_a_baseline(tmp_path):
+def test_a_run_with_a_null_score_can_be_a_baseline(tmp_path):
     holed_run(tmp_path, "local")
     (tmp_path / "config.yaml").write_text(small("local").to_yaml())
     assert isnan(read_baseline(tmp_path, small())["road"]["semseg"]["miou"])
@@ -76,4 +66,4 @@ def test_a_run_whose_local_scores_are_zero_writes_strict_json(tmp_path):
     assert result.baseline["road"]["semseg"]["miou"] == 0  # so there is no gain over it
     for path in tmp_path.rglob("*.json*"):
         for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
-            strictly(text)
+            parse_strictly(text)

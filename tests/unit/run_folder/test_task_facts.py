@@ -36,7 +36,7 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task_is_known_by_its_facts(name):
+def test_a_task_is_restored_from_its_facts(name):
     facts = facts_of(TASKS[name])
     assert facts_of(task_from(name, json.loads(json.dumps(facts)))) == facts
 

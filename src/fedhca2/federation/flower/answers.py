@@ -2,7 +2,7 @@
 
 Flower assembles whatever a site sent, and waits for the rest, before anyone can check it. Here an object is only
 requested once its parent has been checked. An object that has not arrived is requested again later, and nothing of an
-answer is kept until all of it has arrived: a slow site costs the others neither time nor memory.
+answer is stored until all of it has arrived: a slow site costs the others neither time nor memory.
 """
 
 import json
@@ -275,10 +275,10 @@ def _chunks(content: bytes, allowance: Allowance, count: int) -> list[str]:
         json.loads(internals.get_object_body(content, Array)),
         internals.get_object_children_ids_from_object_content(content),
     )
-    found = (array["stype"], array["dtype"], array["shape"])
-    if found != (STYPE, allowance.wire, [allowance.values]) or not count:
-        wanted = f"{allowance.values} values of {STYPE} {allowance.wire}" if count else "none"
-        raise MisfitError(f"array: expected {wanted}, got {shown(found)}")
+    got = (array["stype"], array["dtype"], array["shape"])
+    if got != (STYPE, allowance.wire, [allowance.values]) or not count:
+        expected = f"{allowance.values} values of {STYPE} {allowance.wire}" if count else "none"
+        raise MisfitError(f"array: expected {expected}, got {shown(got)}")
     numbers = array["arraychunk_ids"]
     if len(numbers) != count:
         raise MisfitError(f"array: expected {count} pieces, got {len(numbers)}")

@@ -29,7 +29,7 @@ from fedhca2.federation.flower.deploy.superlink import fingerprint
 from fedhca2.federation.flower.site_registry import Request, SiteRegistry
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError, Wait, by_reason
 from fedhca2.federation.gate import MAX_NAME, Refused, plain
-from fedhca2.federation.run import reopened
+from fedhca2.federation.run import reopen
 from fedhca2.federation.server import check_method
 from fedhca2.federation.sum_server import Sum, Summed, visible_profile
 from fedhca2.messages import Order, Profile, Reply
@@ -39,13 +39,13 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.writer import RunFolder
 
 Collect = Callable[[Experiment, str, RunFolder], None]  # copies what sites know of the named run to its folder
-Look = Callable[[], Iterable[NodeInfo]]  # lists registrations and evictions
+ListNodes = Callable[[], Iterable[NodeInfo]]  # lists registrations and evictions
 GRACE_S = 10.0  # for further clients to introduce themselves when there are already enough
 T = TypeVar("T")
 
 
 def check_spread(experiment: Experiment) -> None:
-    """Raise UserError if the clients of an experiment cannot be in several places."""
+    """Raise UserError if the clients of an experiment cannot be on several machines."""
     if experiment.resolved_method.local.in_one_place:
         name = experiment.method_name
         raise UserError("method", f"expected one whose clients keep their data apart, got {name!r}; run it in-process")
@@ -54,7 +54,7 @@ def check_spread(experiment: Experiment) -> None:
 def check_resumable(out: Path) -> None:
     """Raise UserError if this is not a resumable run over Flower; called before anything is stopped or started."""
     read_note(out)
-    with reopened(out, settings_stay=FlowerEngine.settings_stay):
+    with reopen(out, settings_stay=FlowerEngine.settings_stay):
         pass
 
 
@@ -77,7 +77,7 @@ class FlowerEngine:
     terms: NetworkSettings
     name: str = "flower"  # the engine's name in the run's folder
     collect: Collect | None = None  # none: models and images stay at the sites, which outlast the run
-    look: Look = tuple  # a simulation has no registrations
+    list_nodes: ListNodes = tuple  # a simulation has no registrations
 
     def open(self, experiment: Experiment, folder: RunFolder) -> "FlowerFleet":
         """Open the sites of a run under the name under which they keep their states; a new run gets a name."""
@@ -105,8 +105,8 @@ class FlowerFleet:
         self.registry = SiteRegistry(engine.grid, experiment, engine.terms, self.invitation)
         if folder.checkpoint:
             self.registry.claims |= {each["client"]: each["samples"] for each in RunFiles(folder.path).of("profile")}
-        self.profiles: Mapping[str, Profile] = self.registry.known
-        self.images = experiment.guard.images  # how many they may have: what they say is not believed
+        self.profiles: Mapping[str, Profile] = self.registry.profiles
+        self.images = experiment.guard.images  # how many they may have: their own numbers are not trusted
         self.summer = self if experiment.secure_aggregation else None
         self.stops_at_once = engine.collect is None  # sites that are not this command's outlast it
         self.quorum = engine.terms.min_clients or len(experiment.specs)
@@ -133,16 +133,16 @@ class FlowerFleet:
 
     def gather(self) -> None:
         """Wait for as many clients as a round needs, and briefly for the others; record registrations from now on."""
-        self._admissions = Admissions(self._engine.look, self._folder)
+        self._admissions = Admissions(self._engine.list_nodes, self._folder)
         wait = Wait(self.terms.deadline)
-        while len(self.registry.known) < self.quorum:
+        while len(self.registry.profiles) < self.quorum:
             if wait.is_over or (not self.terms.await_refused and self.registry.all_have_answered):
-                raise TooFewClientsError(self._too_few(len(self.registry.known), "have introduced themselves", wait))
-            self.registry.meet(wait)
+                raise TooFewClientsError(self._too_few(len(self.registry.profiles), "have introduced themselves", wait))
+            self.registry.poll(wait)
             wait.tell(self.registry.missing())
         grace = Wait(GRACE_S)
         while not grace.is_over and self.registry.expects_introductions:
-            self.registry.meet(grace)
+            self.registry.poll(grace)
         if self.summer is None:
             check_method(self.experiment.resolved_method, self.profiles, self.expected)
 
@@ -156,8 +156,8 @@ class FlowerFleet:
         }
         late = None if any(order.finish for order in orders.values()) else self.experiment.participation.late
         if late:  # who got its order in an earlier round and has not answered is still expected to
-            known = {client: self._unanswered.get((client, order.round)) for client, order in orders.items()}
-            requests |= {client: request for client, request in known.items() if request}
+            earlier = {client: self._unanswered.get((client, order.round)) for client, order in orders.items()}
+            requests |= {client: request for client, request in earlier.items() if request}
         needed = min((self.terms.min_clients or 1) if late else self.quorum, len(orders))
         wait, enough = Wait(self.terms.deadline), Wait(late.seconds) if late and late.seconds else None
         replies, away = self.registry.deliver(requests, needed, wait, enough=enough, forget=late is None)
@@ -200,7 +200,7 @@ class FlowerFleet:
             self._engine.collect(self.experiment, self.invitation.run, self._folder)
 
     def close(self) -> None:
-        """Record the last registrations. Sites go on."""
+        """Record the last registrations. Sites continue."""
         if self._admissions:
             with suppress(UserError, httpx.HTTPError):  # the SuperLink itself may have ended the run
                 self._admissions.write()
@@ -263,8 +263,8 @@ class Admissions:
     The SuperLink keeps evictions with their times, so none is missed between two checks.
     """
 
-    def __init__(self, look: Look, folder: RunFolder) -> None:
-        self._look, self._folder = look, folder
+    def __init__(self, list_nodes: ListNodes, folder: RunFolder) -> None:
+        self._list_nodes, self._folder = list_nodes, folder
         before = RunFiles(folder.path)
         self._written = {
             (kind, event["time"], event["node"]) for kind in (REGISTERED, EVICTED) for event in before.of(kind)
@@ -273,7 +273,7 @@ class Admissions:
 
     def write(self) -> None:
         """Check for new registrations and evictions, and record them."""
-        for one in self._look():
+        for one in self._list_nodes():
             key, node = fingerprint(one.public_key), str(one.node_id)  # of 64 bits
             who = {"client": plain(one.name, MAX_NAME), "key": key, "node": node}
             for kind, time in ((REGISTERED, one.registered_at), (EVICTED, one.unregistered_at)):

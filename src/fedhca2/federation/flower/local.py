@@ -106,22 +106,22 @@ def _until_done(link: SuperLink, work: Callable[[Grid], Result], out: Path, dead
 
     The SuperLink does so when the clock jumps, since heartbeats, tokens and messages expire by wall-clock time.
     """
-    in_vain = 0
+    stalled = 0
     while True:
         before = RunFiles(out).checkpoints
         try:
             with link.run(deadline) as grid:
                 return work(grid)
         except (RunEndedError, httpx.HTTPStatusError) as error:
-            in_vain = in_vain + 1 if RunFiles(out).checkpoints == before else 0
-            if in_vain > 2:  # Flower runs in a row that have not completed a round
+            stalled = stalled + 1 if RunFiles(out).checkpoints == before else 0
+            if stalled > 2:  # of the Flower runs in a row, none has completed a round
                 raise
             log.warning("%s; continuing in a new run from the last checkpoint", str(error).splitlines()[0])
 
 
 @contextmanager
 def _federation(experiment: Experiment, out: Path) -> Iterator[SuperLink]:
-    """A SuperLink with a site for every client; logs and the sites' states are beside the run's folder."""
+    """A SuperLink with a site for every client; logs and the sites' states are next to the run's folder."""
     sites = sites_folder(out)
     names = [spec.name for spec in experiment.specs]
     with tempfile.TemporaryDirectory(prefix="fedhca2-flower-") as folder:
@@ -151,7 +151,7 @@ def write_sites(experiment: Experiment, folder: Path, *, continued: bool = False
     shards = assign_shards(experiment, opened) if saved is None else shards_from(experiment, opened, saved)
     partition = partition_as_data(experiment, opened, shards)
     files = {}
-    turns = private_folder(private_folder(folder) / "turns").resolve()
+    lock_folder = private_folder(private_folder(folder) / "turns").resolve()
     (folder / PARTITION).write_text(json.dumps(partition), "utf-8")
     for spec in experiment.specs:
         data = experiment.data[spec.data]
@@ -172,7 +172,7 @@ def write_sites(experiment: Experiment, folder: Path, *, continued: bool = False
             "scores": "all",
             "sums": {"rows": 2, "share": 1.0},
             "limits": dict.fromkeys(SiteLimits.model_fields, sys.maxsize),
-            "turns": str(turns),
+            "turns": str(lock_folder),
         }
         weights = spec.model.encoder.weights
         if weights not in EMBEDDED_WEIGHTS:
@@ -193,14 +193,14 @@ def collect(out: Path, experiment: Experiment, run: str, folder: RunFolder) -> N
 
     The sites' data are on this machine, and each site has the images that the experiment's partition gives it.
     """
-    data, place = open_data(experiment), DeviceSlot(torch.device("cpu"))
+    data, cpu = open_data(experiment), DeviceSlot(torch.device("cpu"))
     shards = shards_after(experiment, data, RunFiles(sites_folder(out)))
     folder.save_partition(partition_as_data(experiment, data, shards))
     for spec in experiment.specs:
         trained = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL_FILE
         if not trained.exists():
             continue
-        client = build_client(experiment, spec, data[spec.data], shards[spec.name], place)
+        client = build_client(experiment, spec, data[spec.data], shards[spec.name], cpu)
         samples = sample_labels(client) | sample_predictions(client, "before")
         client.personal.model.load_state_dict(load_file(trained))
         folder.save_model(spec.name, client.personal.model)

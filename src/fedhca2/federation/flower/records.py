@@ -230,11 +230,11 @@ def decode_profile(header: Header, expected: Profile, most: int | None = None) -
         return Refused(f"classes of {client}: expected digests by task, got {shown(classes)}")
     if others := [task for task, digest in expected.classes.items() if classes.get(task) != digest]:
         return Refused(f"classes of {client}, {others[0]}: expected the experiment's names, got others")
-    for key, wanted in profile_as_data(expected).items():
-        if key not in ("samples", "classes") and header.get(key) != wanted:
+    for key, value in profile_as_data(expected).items():
+        if key not in ("samples", "classes") and header.get(key) != value:
             if key == "layouts":
                 return Refused(f"layouts of {client}: expected those of the experiment's model, got others")
-            return Refused(f"{key} of {client}: expected {shown(wanted)}, got {shown(header.get(key))}")
+            return Refused(f"{key} of {client}: expected {shown(value)}, got {shown(header.get(key))}")
     samples, most = header.get("samples"), most or 10**9
     if type(samples) is not int or not 1 <= samples <= most:
         return Refused(f"samples of {client}: expected 1 to {most} training images, got {shown(samples)}")
@@ -246,7 +246,7 @@ def decode_profile(header: Header, expected: Profile, most: int | None = None) -
 
 @refuse_errors
 def decode_new_profile(header: Header) -> Profile | Refused:
-    """Decode the profile of a client that is not known yet."""
+    """Decode the profile of a client that introduces itself."""
     for name in (header["client"], header["dataset"], *header["tasks"]):
         if not isinstance(name, str) or len(name) > MAX_NAME or not PLAIN_NAME.fullmatch(name):
             return Refused(f"names: expected at most {MAX_NAME} letters, digits, '-', '_' and '.', got {shown(name)}")

@@ -53,7 +53,7 @@ class Request(Generic[T]):
     @property
     def state(self) -> str:
         """What it is waiting for."""
-        return self.why if self.transmission.given is None else "no reply yet"
+        return self.why if self.transmission.holder is None else "no reply yet"
 
 
 @dataclass(frozen=True)
@@ -63,26 +63,28 @@ class _Sent:
     node: int
     kind: str  # ORDER or QUESTION
     allowance: Allowance
-    take: Callable[[Answer], None] | None = None  # does what its answer needs; none: nobody waits for it
+    take: Callable[[Answer], None] | None = None  # handles its answer; None: the answer is not needed
 
 
 class SiteRegistry:
-    """Sites come and go. Each new one is asked to introduce itself, and is accepted or told why not."""
+    """Sites come and go. Each new one is asked to introduce itself, and is accepted, or learns why not."""
 
     def __init__(self, grid: Grid, experiment: Experiment, terms: NetworkSettings, invitation: Invitation) -> None:
         self.grid, self.experiment, self.terms, self.invitation = grid, experiment, terms, invitation
-        self.known: dict[str, Profile] = {}
+        self.profiles: dict[str, Profile] = {}
         self.claims: dict[str, int] = {}  # the number of images that each client said it has, also before a resume
         self._refused: dict[int, tuple[str, str]] = {}  # nodes that do not fit: their names, and why
         self._answers = Answers.of(grid)
         self._specs = {spec.name: spec for spec in experiment.specs}
         self._node_of: dict[str, int] = {}
         self._online: dict[int, NodeInfo] = {}  # a restarted node has another `last_activated_at`
-        self._looked = -NODES_EVERY
-        self._asked = defaultdict[int, Transmission](Transmission)  # by node, the question who it is
+        self._checked_at = -NODES_EVERY
+        self._questions = defaultdict[int, Transmission](Transmission)  # by node, the question who it is
         self._slowest = 0.0  # seconds until the slowest answer to it
         self._waiting: dict[str, _Sent] = {}
-        self._late = defaultdict[int, set[str]](set)  # by node, messages that it may answer and nobody waits for
+        self._late = defaultdict[int, set[str]](
+            set
+        )  # by node, messages that it may answer, though the answers are not needed
 
     @cached_property
     def expected(self) -> dict[str, Profile]:
@@ -129,7 +131,7 @@ class SiteRegistry:
             lost_after = LOST_AFTER + TIMES_AS_LONG * max(took) if took and 2 * len(took) >= len(requests) else inf
             for client, request in out.items():
                 self._send(client, request, lost_after)
-            self.meet(wait, invite=invite)
+            self.poll(wait, invite=invite)
             wait.tell({client: request.state for client, request in out.items() if request.answer is None})
         if forget:
             self._forget(ORDER)
@@ -144,13 +146,13 @@ class SiteRegistry:
         since = self._online[number].last_activated_at
         if not transmission.is_due(since, lost_after):
             return
-        if since == transmission.given:  # the first answer counts
+        if since == transmission.holder:  # the first answer counts
             fault = "%s has not answered for %.0f s, and gets its order again: it may be lost"
             log.warning(fault, client, transmission.waited)
         else:
             self._forget(ORDER, number)
         if self._push(request.content, _Sent(number, ORDER, request.allowance, partial(self._take, client, request))):
-            transmission.give(since)
+            transmission.mark_sent(since)
             request.why = "no reply in time"
         else:
             del self._online[number]  # until it is seen again
@@ -161,19 +163,19 @@ class SiteRegistry:
         if isinstance(answer, Gone):
             log.warning("%s went away, and its order waits for it: %s", client, answer.why)
             self._online.pop(self._node_of[client], None)
-            request.transmission.given, request.why = None, "offline"
+            request.transmission.holder, request.why = None, "offline"
             return
         outcome = answer if isinstance(answer, Refused) else request.read(answer)
         if not isinstance(outcome, Refused):
             request.answer, request.took = outcome, request.transmission.waited
             return
         log.warning("%s: %s", client, outcome.why)
-        request.transmission.given, request.why, request.failures = None, outcome.why, request.failures + 1
+        request.transmission.holder, request.why, request.failures = None, outcome.why, request.failures + 1
 
-    def meet(self, wait: Wait, *, invite: bool = True) -> None:
+    def poll(self, wait: Wait, *, invite: bool = True) -> None:
         """Check for nodes, introductions and answers, after a short wait."""
         sleep(max(self.terms.poll, 0.01 * len(self._waiting)))  # many sites should not keep the SuperLink busy
-        self.look(invite=invite)
+        self.check_nodes(invite=invite)
         for message, sent in list(self._waiting.items()):
             if message not in self._waiting:  # the node has just answered another
                 continue
@@ -188,18 +190,18 @@ class SiteRegistry:
     def refused(self) -> Mapping[str, str]:
         """Why sites were not accepted, by name, or by node if the name belongs to another."""
         refusals = self._refused.items()
-        return {name if name and name not in self.known else f"node {node}": why for node, (name, why) in refusals}
+        return {name if name and name not in self.profiles else f"node {node}": why for node, (name, why) in refusals}
 
     @property
     def all_have_answered(self) -> bool:
         """Whether as many sites as the experiment has clients were accepted or refused."""
-        return len(self.known) + len(self._refused) >= len(self._specs)
+        return len(self.profiles) + len(self._refused) >= len(self._specs)
 
     def missing(self) -> Mapping[str, str]:
         """Clients of the experiment that have not introduced themselves, with the reason if there is one."""
         silent = dict.fromkeys((node.name for node in self._online.values()), "no introduction yet")
         reasons = silent | dict(self.refused)
-        return {name: reasons.get(name, "offline") for name in self._specs if name not in self.known}
+        return {name: reasons.get(name, "offline") for name in self._specs if name not in self.profiles}
 
     def _push(self, content: RecordDict, sent: _Sent) -> bool:
         """Send a message, and wait for its answer if it needs one; False if Flower does not accept it.
@@ -228,58 +230,58 @@ class SiteRegistry:
                 if not self._answers.forget(message):
                     self._late[sent.node].add(message)
 
-    def look(self, *, now: bool = False, invite: bool = True) -> None:
+    def check_nodes(self, *, now: bool = False, invite: bool = True) -> None:
         """Check which nodes are online, from time to time or `now`, and ask those that have not said who they are."""
-        if not now and monotonic() - self._looked < NODES_EVERY:
+        if not now and monotonic() - self._checked_at < NODES_EVERY:
             return
-        self._looked = monotonic()
+        self._checked_at = monotonic()
         self._online = {node.node_id: node for node in self.grid.get_nodes()}
         lost_after = LOST_AFTER + TIMES_AS_LONG * min(self._slowest, 600.0)  # one slow site counts for ten minutes
         for number, node in self._online.items():
-            if invite and self._asked[number].is_due(node.last_activated_at, lost_after):
+            if invite and self._questions[number].is_due(node.last_activated_at, lost_after):
                 self._invite(number, node.name, node.last_activated_at)
 
     def _invite(self, number: int, name: str, since: str) -> None:
         """Ask a node to introduce itself, if its key belongs to a client. If asked twice, its first answer counts."""
-        asked = self._asked[number]
-        if asked.given == since:
+        question = self._questions[number]
+        if question.holder == since:
             again = "node %d (%s) has not introduced itself for %.0f s, and is asked again"
-            log.warning(again, number, plain(name, MAX_NAME), asked.waited)
+            log.warning(again, number, plain(name, MAX_NAME), question.waited)
         else:  # a returning node introduces itself again, and may have other settings
             self._forget(QUESTION, number)
         if self.terms.named and name not in self._specs:
             fault = Refused(f"key: expected that of a client of the experiment, got {shown(name)}")
-            asked.give(since)
-            asked.close()
+            question.mark_sent(since)
+            question.close()
             self._refuse(number, plain(name, MAX_NAME), fault)
-        elif self._question(number, name, self.terms.named):  # without keys: first, who it is
-            asked.give(since)
+        elif self._ask(number, name, self.terms.named):  # without keys: first, who it is
+            question.mark_sent(since)
 
-    def _question(self, node: int, name: str, invite: bool) -> bool:
+    def _ask(self, node: int, name: str, invite: bool) -> bool:
         """Ask a node to introduce itself, with the invitation of the client of this name, if it is one."""
         header = self.invitation.only_for(name).header() if invite else {}
         return self._push(pack(header), _Sent(node, QUESTION, Allowance(), partial(self._introduce, node, name)))
 
     def _introduce(self, node: int, name: str, answer: Answer) -> None:
-        """Accept a client, or tell its site why not."""
+        """Accept a client, or let its site know why not."""
         if isinstance(answer, Gone | Failed):
             log.warning("node %d did not introduce itself: %s", node, answer.why)
             return  # it is asked again as if the question were lost, so that one that always fails is asked rarely
         if isinstance(answer, SiteAnswer) and not self.terms.named and [*answer.header] == ["client"]:
             claimed = answer.header["client"]
             if isinstance(claimed, str) and claimed in self._specs:  # otherwise `_profile` refuses it
-                self._question(node, claimed, True)
+                self._ask(node, claimed, True)
                 return
         self._forget(QUESTION, node)
-        self._slowest = max(self._slowest, self._asked[node].waited)
-        self._asked[node].close()
+        self._slowest = max(self._slowest, self._questions[node].waited)
+        self._questions[node].close()
         profile = answer if isinstance(answer, Refused) else self._profile(node, name, answer)
         if isinstance(profile, Refused):
             self._refuse(node, name, profile)
             return
-        known = {**self.known, profile.client: profile}
-        self.known.clear()  # the same mapping, in the order of the experiment
-        self.known.update({name: known[name] for name in self._specs if name in known})
+        profiles = {**self.profiles, profile.client: profile}
+        self.profiles.clear()  # the same mapping, in the order of the experiment
+        self.profiles.update({name: profiles[name] for name in self._specs if name in profiles})
         self._node_of[profile.client] = node
         self.claims[profile.client] = profile.samples
         self._refused.pop(node, None)
@@ -298,8 +300,8 @@ class SiteRegistry:
         return profile if isinstance(profile, Refused) else self._same_classes(profile) or profile
 
     def _same_classes(self, profile: Profile) -> Refused | None:
-        """Refuse a client whose classes have other names than those of a known client of the same data set."""
-        for other in self.known.values():
+        """Refuse a client whose classes have other names than those of an accepted client of the same data set."""
+        for other in self.profiles.values():
             if other.client != profile.client and other.dataset == profile.dataset:
                 for task in profile.classes.keys() & other.classes.keys():
                     if profile.classes[task] != other.classes[task]:

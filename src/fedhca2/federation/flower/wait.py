@@ -1,4 +1,4 @@
-"""Waiting for sites: deadlines and quorum, lost messages, and a log line that names who is waited for."""
+"""Waiting for sites: deadlines and quorum, lost messages, and a log line that names those that are waited for."""
 
 import logging
 import math
@@ -12,14 +12,14 @@ from fedhca2.config import Config
 from fedhca2.federation.flower.records import Wire
 
 # A message without an answer is taken for lost this many seconds, and three times as long as the slowest other took,
-# after it was given.
+# after it was sent.
 LOST_AFTER, TIMES_AS_LONG = 60.0, 3
 TELL_AFTER = 60.0  # seconds of waiting until it is logged; twice as long every time after
 log = logging.getLogger("fedhca2.server")
 
 
 class NetworkSettings(Config):
-    """How long and for how many clients the server waits, the wire format of rows, and where they are kept."""
+    """How long and for how many clients the server waits, the wire format of rows, and where they are stored."""
 
     deadline: float | None = Field(
         3600, gt=0, description="seconds per round, from its orders to the last reply; none: no limit"
@@ -65,31 +65,31 @@ class Wait:
 
 @dataclass
 class Transmission:
-    """A message for a node, which is given again, at growing intervals, for as long as there is no answer.
+    """A message for a node, which is sent again, at growing intervals, for as long as there is no answer.
 
     Flower delivers a message once, even if the connection ends under it.
     """
 
-    given: str | None = None  # start time of the node that has it; None: it must be sent (again)
-    sent: float = 0.0  # when it was given
-    patience: float = 1.0  # how much longer than usual it is waited for before it is given again
+    holder: str | None = None  # start time of the node that has it; None: it must be sent (again)
+    sent: float = 0.0  # when it was sent last
+    patience: float = 1.0  # how much longer than usual it is waited for before it is sent again
 
     @property
     def waited(self) -> float:
-        """The seconds since it was given."""
+        """The seconds since it was sent."""
         return monotonic() - self.sent
 
     def is_due(self, since: str, lost_after: float) -> bool:
         """Whether the node that became active at `since` must get it: for the first time, or because it seems lost."""
-        return since != self.given or self.waited >= self.patience * lost_after
+        return since != self.holder or self.waited >= self.patience * lost_after
 
-    def give(self, since: str) -> None:
+    def mark_sent(self, since: str) -> None:
         """Note that this node has it from now on."""
-        self.patience = 2 * self.patience if since == self.given else 1.0
-        self.given, self.sent = since, monotonic()
+        self.patience = 2 * self.patience if since == self.holder else 1.0
+        self.holder, self.sent = since, monotonic()
 
     def close(self) -> None:
-        """Never give it to this node again, unless it restarts."""
+        """Never send it to this node again, unless it restarts."""
         self.patience = math.inf
 
 

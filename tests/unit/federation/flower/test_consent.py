@@ -1,4 +1,4 @@
-"""What a site is told, what it allows a server to ask for, and what it keeps to itself."""
+"""What a site learns, what it allows a server to ask for, and what it keeps to itself."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from fedhca2.federation.flower.deploy.consent import (
     check_order,
     expected_profile,
 )
-from fedhca2.federation.flower.deploy.site import noised_scores
+from fedhca2.federation.flower.deploy.site import add_noise
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
@@ -45,14 +45,14 @@ def experiment(**changes):
     return Experiment.parse(EXPERIMENT | changes)
 
 
-def invitation(asked=None, **changes):
+def invitation(base=None, **changes):
     """The invitation to an experiment, with what a hostile server changed in it."""
-    told = Invitation.for_experiment(asked or experiment(), "run1").experiment
-    return Invitation("run1", {**told, **changes})
+    values = Invitation.for_experiment(base or experiment(), "run1").experiment
+    return Invitation("run1", {**values, **changes})
 
 
-def accept(asked, own):
-    return invitation(asked).accept(own)
+def accept(base, own):
+    return invitation(base).accept(own)
 
 
 NYUD = {"data": {"rooms": {"kind": "nyud", "root": "/coordinator/rooms", "size": [64, 64]}}}
@@ -67,7 +67,7 @@ def test_no_path_of_the_coordinator_is_sent():
     assert "/coordinator" not in str(invitation(experiment(**NYUD, **WEIGHTS)).header())
 
 
-def test_the_invitation_of_a_site_is_accepted_as_the_whole_one_with_its_own_folder():
+def test_a_sites_own_invitation_is_accepted_like_the_whole_one():
     whole, own = invitation(experiment(**TWO, metrics={"depth": "rmse"})), site(data={"root": "/site/rooms"})
     accepted = whole.only_for("home").accept(own)
     assert accepted == whole.accept(own)
@@ -79,26 +79,28 @@ def test_a_method_by_path_crosses_by_its_name_and_runs_from_the_sites_own_file(t
     for folder in folders:
         folder.mkdir()
         (folder / "my_method.py").write_text("from fedhca2.methods import METHODS\nMINE = METHODS['fedper']\n", "utf-8")
-    asked = experiment(method=f"{folders[0]}/my_method.py:MINE")
-    assert invitation(asked).only_for("home").experiment["method"]["name"] == "my_method.py:MINE"
+    base = experiment(method=f"{folders[0]}/my_method.py:MINE")
+    assert invitation(base).only_for("home").experiment["method"]["name"] == "my_method.py:MINE"
     with pytest.raises(UserError, match=r"\(methods in site\.yaml\)"):
-        accept(asked, site())
-    accepted = accept(asked, site(methods=[f"{folders[1]}/my_method.py:MINE"]))
+        accept(base, site())
+    accepted = accept(base, site(methods=[f"{folders[1]}/my_method.py:MINE"]))
     assert accepted.method_name == f"{folders[1]}/my_method.py:MINE"
 
 
-def test_a_site_uses_its_own_weights_or_says_that_it_has_none(tmp_path):
+def test_a_site_uses_its_own_weights_or_refuses(tmp_path):
     accepted = accept(experiment(**WEIGHTS), site(weights=tmp_path / "own.pt"))
     assert accepted.model.encoder.weights == str(tmp_path / "own.pt")
     with pytest.raises(UserError, match=r"none, scenes \(weights in site\.yaml\), got 'own'"):
         accept(experiment(**WEIGHTS), site())
+    timm = experiment(model={"encoder": {"name": "resnet18.tv_in1k", "weights": "timm"}})
+    assert accept(timm, site(weights="timm")).model.encoder.weights == "timm"
 
 
 NOISY, NOISIER = {"clip": 1.0, "noise": 0.5}, {"clip": 0.1, "noise": 3.0}
 
 
 @pytest.mark.parametrize(
-    ("theirs", "own", "stricter"),
+    ("server", "own", "stricter"),
     [
         ({}, NOISY, NOISY),
         ({"clip": 9.0, "noise": 0.1}, NOISY, NOISY),
@@ -106,12 +108,12 @@ NOISY, NOISIER = {"clip": 1.0, "noise": 0.5}, {"clip": 0.1, "noise": 3.0}
         (NOISIER, {}, NOISIER),
     ],
 )
-def test_of_the_bounds_of_site_and_server_the_stricter_ones_hold(theirs, own, stricter):
-    accepted = accept(experiment(privacy=theirs, guard={"reach": 0}), site(privacy=own))
+def test_of_the_bounds_of_site_and_server_the_stricter_ones_hold(server, own, stricter):
+    accepted = accept(experiment(privacy=server, guard={"reach": 0}), site(privacy=own))
     assert {"clip": accepted.privacy.clip, "noise": accepted.privacy.noise} == stricter
 
 
-def test_more_noise_than_the_servers_guard_lets_through_needs_a_smaller_clip():
+def test_noise_beyond_the_servers_guard_needs_a_smaller_clip():
     quiet = experiment(privacy={"clip": 1.0, "noise": 0.1})
     with pytest.raises(UserError, match=r"privacy\.noise: expected guard\.noise of 0\.5 or more .* got 0\.1"):
         accept(quiet, site(privacy=NOISY))
@@ -132,18 +134,18 @@ def test_the_name_of_a_run_is_no_path(run):
 def test_a_site_may_have_a_table_of_its_own(tmp_path):
     (tmp_path / "own.csv").write_text("age,days\n" + "".join(f"{age},{age / 9}\n" for age in range(20, 90)))
     table = {"kind": "table", "file": str(tmp_path / "own.csv"), "columns": {"days": "days"}}
-    asked = experiment(
+    base = experiment(
         model={"encoder": "mlp"},
         tasks={"days": "regression"},
         data={"ward": {**table, "file": "/elsewhere.csv"}},
         clients=[{"name": "home", "data": "ward", "tasks": ["days"]}],
     )
-    accepted = accept(asked, site(tasks=["days"], data=table))
+    accepted = accept(base, site(tasks=["days"], data=table))
     profile = expected_profile(accepted, accepted.specs[0])
     assert profile.layouts[Slot("encoder")].shapes[0] == (256, 1)
 
 
-def test_all_encoders_of_the_embedded_experiments_are_allowed():
+def test_a_site_allows_all_encoders_of_the_built_in_experiments():
     names = [listing.name for listing in built_in_experiments()]
     specs = [spec for name in names for spec in Experiment.parse(read_config(name)).specs]
     assert {spec.model.encoder.title for spec in specs} <= set(site().encoders)
@@ -155,7 +157,7 @@ def test_no_data_set_has_a_file_that_a_server_could_name(kind):
 
 
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {*TOLD_KINDS}))
-def test_a_data_set_that_looks_for_files_by_its_settings_is_refused(kind):
+def test_a_data_set_whose_settings_name_files_is_refused(kind):
     with pytest.raises(RefusalError, match=rf"\(data\.kind in site\.yaml\), got '{kind}'"):
         invitation(data={"rooms": {"kind": kind, "columns": {"image": "/etc/passwd"}}}).accept(site())
 
@@ -173,17 +175,12 @@ def test_an_encoder_that_a_site_has_not_listed_is_refused():
         ({"methods": ["fedper"]}, "fedhca2", r"fedper \(methods in site\.yaml\), got 'fedhca2'"),
     ],
 )
-def test_what_a_site_does_not_list_stays_there(own, method, fault):
+def test_parts_and_methods_that_a_site_does_not_list_are_refused(own, method, fault):
     with pytest.raises(RefusalError, match=fault):
         accept(experiment(method=method), site(**own))
 
 
-def test_timms_weights_are_those_on_the_sites_disk():
-    asked = experiment(model={"encoder": {"name": "resnet18.tv_in1k", "weights": "timm"}})
-    assert accept(asked, site(weights="timm")).model.encoder.weights == "timm"
-
-
-def test_every_refusal_has_a_line():
+def test_every_refused_setting_has_its_own_line():
     with pytest.raises(RefusalError) as refused:
         invitation(model={"encoder": {"name": "x", "weights": "y"}}, method={"name": "a:b"}).accept(site())
     assert len(str(refused.value).splitlines()) == 3
@@ -207,9 +204,9 @@ WORK = {
 }
 
 
-@pytest.mark.parametrize("asked", WORK)
-def test_more_work_than_a_site_gives_is_refused_before_anything_is_built(asked):
-    change, key = WORK[asked]
+@pytest.mark.parametrize("work", WORK)
+def test_more_work_than_a_site_gives_is_refused_before_anything_is_built(work):
+    change, key = WORK[work]
     with pytest.raises(RefusalError, match=rf"expected at most .* \(limits\.{key} in site\.yaml\)") as refused:
         accept(experiment(**change), site())
     assert refused.value.keys == (f"limits.{key}",)
@@ -247,9 +244,9 @@ ORDERS = {
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_an_order_that_the_method_has_no_use_for_is_refused(order):
-    asked, why = ORDERS[order]
+    sent, why = ORDERS[order]
     with pytest.raises(RefusalError, match=why):
-        check_order(asked, experiment(), site())
+        check_order(sent, experiment(), site())
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "fedavg", "fedper", "local", {"name": "matfl", "batch_norm": "average"}])
@@ -276,7 +273,7 @@ def test_a_site_tells_its_last_scores_by_default_and_none_where_it_has_a_budget(
         ({"scores": {"noise": 1e-9}}, r"noise.*0\.001"),
     ],
 )
-def test_scores_that_give_away_what_noise_hides_are_an_error(own, fault):
+def test_exact_scores_of_a_site_with_a_budget_are_refused(own, fault):
     with pytest.raises(ValueError, match=fault):
         site(**own)
 
@@ -284,20 +281,20 @@ def test_scores_that_give_away_what_noise_hides_are_an_error(own, fault):
 SCORES = {"depth": {"rmse": 2.0}, "edge": {"ods_f": 60.0, "ois_f": 61.0}}
 
 
-def test_noised_scores_are_the_main_ones_with_the_deviation_that_is_paid_for():
+def test_noised_scores_have_the_deviation_that_the_budget_pays_for():
     """The noise is in ranges, 80 m and 100 %, times the root of two."""
-    drawn = [noised_scores(SCORES, 1.5, bytes([n]) * 32, round=0)[0] for n in range(250)]
-    assert [list(scores) for scores in drawn[0].values()] == [["rmse"], ["ods_f"]]
+    samples = [add_noise(SCORES, 1.5, bytes([n]) * 32, round=0)[0] for n in range(250)]
+    assert [list(scores) for scores in samples[0].values()] == [["rmse"], ["ods_f"]]
     for task, metric, width in (("depth", "rmse", 80), ("edge", "ods_f", 100)):
-        values = torch.tensor([scores[task][metric] for scores in drawn])
+        values = torch.tensor([scores[task][metric] for scores in samples])
         assert float(values.std()) == pytest.approx(1.5 * 2**0.5 * width, rel=0.15)
         assert abs(float(values.mean()) - SCORES[task][metric]) < 4 * float(values.std()) / 250**0.5
 
 
 @pytest.mark.parametrize(("one", "other"), [(80.0, 1e30), (0.0, float("nan"))])
-def test_scores_outside_their_range_or_without_a_number_count_as_its_end(one, other):
-    found, wanted = (noised_scores({"depth": {"rmse": value}}, 1.0, bytes(32), 0)[0] for value in (other, one))
-    assert found == wanted
+def test_scores_outside_their_range_count_as_its_end(one, other):
+    found, expected = (add_noise({"depth": {"rmse": value}}, 1.0, bytes(32), 0)[0] for value in (other, one))
+    assert found == expected
 
 
 SPEAKING = """
@@ -324,7 +321,7 @@ with socket.create_server(("127.0.0.1", 0)) as friend, socket.create_server(("12
 
 
 @pytest.mark.slow
-def test_a_sites_process_reaches_nobody_but_its_supernode():
+def test_a_sites_process_can_connect_only_to_its_supernode():
     assert output_of("-c", SPEAKING) == "5\n"
 
 
@@ -335,20 +332,11 @@ def own_kind(tmp_path, task="depth"):
     return {"kind": f"{tmp_path}/{task}.py:Rooms", "root": str(tmp_path)}
 
 
-def test_code_that_reads_images_is_never_named_to_a_site(tmp_path):
-    told = invitation(experiment(data={"rooms": own_kind(tmp_path)})).experiment
-    assert told["data"] == {"rooms": {"kind": "own", "size": [32, 32]}}
-
-
 def listed(path):
     return experiment(data={"rooms": {**EXPERIMENT["data"]["rooms"], "test": str(path)}})
 
 
-def test_a_file_of_test_images_is_never_named_to_a_site(tmp_path):
-    assert invitation(listed(tmp_path)).experiment["data"]["rooms"]["test"] == "own"
-
-
-def test_a_site_has_its_own_file_of_test_images_or_says_that_it_has_none(tmp_path):
+def test_a_site_uses_its_own_file_of_test_images_or_refuses(tmp_path):
     own = {**EXPERIMENT["data"]["rooms"], "test": str(tmp_path / "ids.txt")}
     assert accept(listed("/elsewhere"), site(data=own)).data["rooms"].test == tmp_path / "ids.txt"
     with pytest.raises(RefusalError, match=r"data\.rooms\.test: .*site\.yaml"):
@@ -381,25 +369,26 @@ def counting(tmp_path):
     return experiment(tasks={"count": f"{tmp_path}/declared.py:COUNT"}, data={"rooms": data}, **COUNTED), data
 
 
-def test_code_of_a_task_is_never_named_to_a_site(tmp_path):
-    asked, _ = counting(tmp_path)
-    assert invitation(asked).experiment["tasks"] == {"count": {"kind": "own"}}
+def test_code_and_files_of_the_coordinator_are_never_named_to_a_site(tmp_path):
+    sent = invitation(counting(tmp_path)[0]).experiment
+    assert (sent["data"]["rooms"], sent["tasks"]) == ({"kind": "own", "size": [32, 32]}, {"count": {"kind": "own"}})
+    assert invitation(listed(tmp_path)).experiment["data"]["rooms"]["test"] == "own"
 
 
-def test_a_site_has_its_own_code_of_a_task_or_says_that_it_has_none(tmp_path):
-    asked, data = counting(tmp_path)
+def test_a_site_uses_its_own_code_of_a_task_or_refuses(tmp_path):
+    base, data = counting(tmp_path)
     own = {"count": f"{tmp_path}/declared.py:COUNT"}
-    assert accept(asked, site(tasks=["count"], data=data, own_tasks=own)).tasks["count"].kind == own["count"]
+    assert accept(base, site(tasks=["count"], data=data, own_tasks=own)).tasks["count"].kind == own["count"]
     with pytest.raises(RefusalError, match=r"tasks\.count\.kind: .*\(own_tasks in site\.yaml\)"):
-        accept(asked, site(tasks=["count"], data=data))
+        accept(base, site(tasks=["count"], data=data))
 
 
 @pytest.mark.parametrize(("kind", "allowed"), [("data.rooms", "data.kind"), ("tasks.count", "own_tasks")])
 def test_a_server_that_names_code_of_images_or_of_a_task_is_refused(tmp_path, kind, allowed):
-    asked, data = counting(tmp_path)
+    base, data = counting(tmp_path)
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w')", "utf-8")
     key, name = kind.split(".")
-    evil = invitation(asked, **{key: {name: {"kind": f"{tmp_path}/evil.py:X", "size": [32, 32]}}})
+    evil = invitation(base, **{key: {name: {"kind": f"{tmp_path}/evil.py:X", "size": [32, 32]}}})
     with pytest.raises(RefusalError, match=rf"{kind}\.kind: .*\({allowed} in site\.yaml\)"):
         evil.accept(site(tasks=["count"], data=data))
     assert not (tmp_path / "has run").exists()
@@ -428,6 +417,6 @@ def test_paths_in_a_site_file_are_relative_to_it(tmp_path):
         ({"scores": "sometimes"}, r"scores\.send: expected 'all', 'final' or 'none', got 'sometimes'"),
     ],
 )
-def test_a_wrong_site_file_says_where(tmp_path, values, fault):
+def test_an_error_in_a_site_file_names_its_location(tmp_path, values, fault):
     with pytest.raises(UserError, match=fault):
         SiteConfig.load(site_file(tmp_path, **values))

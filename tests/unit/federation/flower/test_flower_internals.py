@@ -24,7 +24,7 @@ def reaches(path):
             yield node.attr
 
 
-def test_one_file_reaches_into_flower():
+def test_one_file_uses_private_names_of_flower():
     files = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if any(reaches(path))}
     assert files == {"federation/flower/internals.py"}
 

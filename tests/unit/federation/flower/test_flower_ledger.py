@@ -42,14 +42,14 @@ def test_updates_of_all_runs_and_noises_add_up(ledger, entries, noise, count):
     assert cost(Ledger(ledger.path).entries(), 1e-5) == pytest.approx(epsilon(noise, count))
 
 
-def test_the_same_update_costs_nothing_when_it_leaves_again(ledger):
+def test_the_same_update_costs_nothing_the_second_time(ledger):
     for _ in range(2):
         assert ledger.affords("run1", 0, 1.0, budget(1))  # also if it was paid for before a crash
         ledger.charge(sent(), budget(1))
     assert len(ledger.entries()) == 1
 
 
-def test_an_update_is_known_by_its_bits():
+def test_an_update_is_identified_by_its_bits():
     again = {slot: row.clone() for slot, row in reversed(ROWS.items())}
     zero = {Slot("encoder"): torch.tensor([0.0])}
     minus_zero = {Slot("encoder"): torch.tensor([-0.0])}
@@ -62,7 +62,7 @@ def test_the_ledger_holds_no_number_of_an_update(ledger):
     assert json.loads(ledger.path.read_text()).keys() == {"run", "round", "noise", "digest", "kind"}
 
 
-def test_a_budget_ends(ledger):
+def test_a_spent_budget_allows_no_more_updates(ledger):
     for round in range(2):
         assert ledger.affords("run1", round, 1.0, budget(2))
         ledger.charge(sent(round), budget(2))

@@ -1,4 +1,4 @@
-"""Processes end with their parent, and listen on the socket that they were given."""
+"""Processes end with their parent, and listen on the socket that they inherit."""
 
 import socket
 import subprocess
@@ -40,7 +40,7 @@ def test_a_process_ends_with_a_parent_that_is_killed(tmp_path):
     assert not is_running(child)
 
 
-def test_a_process_listens_on_the_socket_that_it_was_given(tmp_path):
+def test_a_process_listens_on_an_inherited_socket(tmp_path):
     listening, address = listen("127.0.0.1:0", "--listen")
     with listening:
         process = start(["python", "-c", ANSWER], tmp_path, listening=listening)

@@ -133,8 +133,8 @@ def test_whatever_is_said_in_a_message_what_passes_is_harmless(made):
 @given(st.data())
 def test_whatever_bytes_are_changed_what_passes_is_harmless(data):
     body = bytearray(reply_of().SerializeToString())
-    for place in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=8)):
-        body[place] = data.draw(st.integers(0, 255))
+    for index in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=8)):
+        body[index] = data.draw(st.integers(0, 255))
     request = PushMessagesRequest()
     try:
         request.ParseFromString(bytes(body))
@@ -187,25 +187,25 @@ def test_whatever_is_announced_a_superlink_can_release_all_of_it(announced):
 
 
 def test_an_answer_that_is_sent_again_passes_and_is_remembered_once():
-    known = KnownObjects()
+    objects_ = KnownObjects()
     tree = reply_of().message_object_trees[0]
-    assert [known.claim(NODE, tree), known.claim(NODE, tree)] == [True, False]
+    assert [objects_.claim(NODE, tree), objects_.claim(NODE, tree)] == [True, False]
 
 
 def test_what_the_superlink_did_not_accept_may_be_announced_by_another():
-    known = KnownObjects()
-    known.claim(NODE, tree_of(0, tree_of(1)))
-    known.release(NODE, tree_of(0, tree_of(1)))
-    assert known.claim(8, tree_of(2, tree_of(1)))
+    objects_ = KnownObjects()
+    objects_.claim(NODE, tree_of(0, tree_of(1)))
+    objects_.release(NODE, tree_of(0, tree_of(1)))
+    assert objects_.claim(8, tree_of(2, tree_of(1)))
 
 
 def test_the_objects_of_old_answers_are_forgotten():
-    known = KnownObjects(max_trees=8)
+    objects_ = KnownObjects(max_trees=8)
     for number in range(0, 32, 2):
-        known.claim(NODE, tree_of(number, tree_of(number + 1)))
-    assert known.claim(8, tree_of(100, tree_of(1)))
+        objects_.claim(NODE, tree_of(number, tree_of(number + 1)))
+    assert objects_.claim(8, tree_of(100, tree_of(1)))
     with pytest.raises(Refusal, match="new"):
-        known.claim(8, tree_of(101, tree_of(31)))
+        objects_.claim(8, tree_of(101, tree_of(31)))
 
 
 @settings(deadline=None)

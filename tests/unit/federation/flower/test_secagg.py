@@ -44,8 +44,8 @@ def add(*weights, rows=ROWS, **options):
 
 def assert_sum(found, weights, members=5, steps=1.0):
     """It is the weighted sum of rows, off by half a step, or some more, and by float32's rounding of values."""
-    wanted = sum(weight * ROWS[name].double() for name, weight in weights.items())
-    assert (found.double() - wanted).abs().max() <= steps * (Steps(8.0, members).size / 2 + 1e-8)
+    expected = sum(weight * ROWS[name].double() for name, weight in weights.items())
+    assert (found.double() - expected).abs().max() <= steps * (Steps(8.0, members).size / 2 + 1e-8)
 
 
 def equally(names):
@@ -61,38 +61,44 @@ def test_a_sum_is_off_by_half_a_step_of_each_at_most(weights, steps):
     assert_sum(add(weights).rows[0], weights, steps=steps)
 
 
-def test_two_sums_at_once_are_of_their_own_clients():
+def test_two_sums_at_once_have_different_clients():
     first, second = add(*PAIRS).rows
     assert_sum(first, PAIRS[0], members=2)
     assert_sum(second, PAIRS[1], members=3)
 
 
 @pytest.mark.parametrize("stage", [SHARE, MASK])
-def test_who_drops_out_is_left_out_of_the_mean_and_named(stage):
+def test_a_client_that_drops_out_is_named_and_left_out_of_the_mean(stage):
     found = add(absent={"c": stage})
     assert_sum(found.rows[0], equally("abde"), steps=1.25)
     assert found.dropped == {"c": "not there"}
 
 
-def test_who_drops_out_after_its_row_came_is_in_the_mean():
+def test_a_client_that_drops_out_after_its_row_came_is_in_the_mean():
     found = add(absent={"c": UNMASK})
     assert_sum(found.rows[0], MEAN)
     assert found.dropped == {}
 
 
 @pytest.mark.parametrize("stage", [SHARE, MASK, UNMASK])
-def test_below_the_threshold_there_is_no_sum_and_everybody_knows_why(stage):
+def test_too_few_clients_give_no_sum_and_the_reason(stage):
     found = add(absent=dict.fromkeys("abc", stage))
     assert found.rows == [None]
     assert set(found.dropped) == set(NAMES)
     assert "expected 3 clients" in found.dropped["e"]
 
 
-def test_the_last_one_of_a_sum_keeps_its_row_to_itself():
+def test_the_last_client_of_a_sum_sends_no_row():
     found = add(*PAIRS, absent={"d": MASK})
     assert found.rows[0] is None
     assert set(found.dropped) == {"a", "d"}
     assert_sum(found.rows[1], PAIRS[1], members=3)
+
+
+def after_masking():
+    clients = Clients(ROWS)
+    clients.add(summing(MEAN, NUMEL))
+    return clients
 
 
 def masked_by(clients, name):
@@ -115,36 +121,29 @@ def test_what_the_server_gets_of_a_row_is_uniform():
 
 
 def test_the_same_row_looks_different_every_time():
-    seen = []
-    for _ in range(2):
-        clients = Clients(ROWS)
-        clients.add(summing(MEAN, NUMEL))
-        seen.append(masked_by(clients, "a"))
-    assert (seen[0] == seen[1]).mean() < 0.02
+    first, second = (masked_by(after_masking(), "a") for _ in range(2))
+    assert (first == second).mean() < 0.02
 
 
 def test_flowers_own_masks_are_not_used_since_different_secrets_give_the_same():
     one, other = bytes(range(32)), bytes(range(4, 8)) + bytes(range(4)) + bytes(range(8, 32))
     assert np.array_equal(pseudo_rand_gen(one, 2**32, [(9,)])[0], pseudo_rand_gen(other, 2**32, [(9,)])[0])
     assert not np.array_equal(mask(one, 0, 9), mask(other, 0, 9))
-
-
-def test_masks_of_two_sums_are_unrelated():
-    assert not np.array_equal(mask(bytes(32), 0, 9), mask(bytes(32), 1, 9))
+    assert not np.array_equal(mask(one, 0, 9), mask(one, 1, 9))  # nor are the masks of two sums the same
 
 
 @pytest.mark.parametrize("value", [9.0, torch.nan])
-def test_a_client_with_a_value_beyond_the_clip_sends_nothing_and_says_so(value):
+def test_a_client_with_a_value_beyond_the_clip_sends_only_the_reason(value):
     found = add(rows=ROWS | {"b": torch.full((NUMEL,), value)})
     assert list(found.dropped) == ["b"]
     assert f"at most 8 (secure_aggregation.clip), got {value:g}" in found.dropped["b"]
 
 
-def test_numbers_that_are_no_row_spoil_the_round_and_nothing_else():
-    def anything(header, masked):
+def test_invalid_masked_numbers_fail_only_this_round():
+    def spoil(header, masked):
         return header, masked + np.uint32(2**31)
 
-    found = add(spoiled={("b", MASK): anything})
+    found = add(spoiled={("b", MASK): spoil})
     assert found.rows == [None]
     assert "values within the clip" in found.dropped["a"]
 
@@ -157,7 +156,7 @@ def test_shares_that_are_made_up_change_nothing_while_there_are_enough_others():
     assert_sum(add(spoiled={("a", UNMASK): made_up}).rows[0], MEAN)
 
 
-def test_too_many_shares_that_are_made_up_spoil_the_round_and_are_noticed():
+def test_too_many_forged_shares_are_noticed_and_fail_the_round():
     found = add(spoiled={(name, UNMASK): made_up for name in "abc"})
     assert found.rows == [None]
     assert "shares of a's secret: expected those of its commitment" in found.dropped["a"]
@@ -197,7 +196,7 @@ def test_clients_whose_shares_others_cannot_read_are_named_and_left_out(readers)
     assert found.dropped["e"] == f"{', '.join(readers['e'])} cannot read its shares"
 
 
-def test_below_the_threshold_there_is_no_sum_and_they_are_named():
+def test_too_many_clients_with_unreadable_shares_give_no_sum():
     spoiled = {(name, SHARE): unreadable(*NAMES) for name in "cde"}
     found = add(spoiled=spoiled)
     assert found.rows == [None]
@@ -205,7 +204,7 @@ def test_below_the_threshold_there_is_no_sum_and_they_are_named():
     assert {name for name, why in found.dropped.items() if why.endswith("cannot read its shares")} >= {*"cde"}
 
 
-def test_what_was_masked_in_vain_is_masked_anew():
+def test_rows_are_masked_anew_when_a_sum_is_repeated():
     clients = Clients(ROWS, spoiled={("e", SHARE): unreadable(*"abcd")})
     clients.add(summing(MEAN, NUMEL))
     first, second = (masked for stage, client, _, masked in clients.seen if (stage, client) == (MASK, "a"))
@@ -236,7 +235,7 @@ def test_weights_that_differ_are_refused_where_the_method_says_that_they_are_equ
     assert add(uneven, rules=SumRules(equal=frozenset({"encoder"}))).rows == [None]
 
 
-def test_who_drops_out_leaves_no_sum_of_two():
+def test_a_sum_of_two_after_a_dropout_is_refused():
     assert add(equally("abc"), rows=some_rows("abc"), absent={"c": MASK}, rules=SumRules()).rows == [None]
 
 
@@ -252,13 +251,7 @@ def test_keys_that_others_could_not_use_are_not_passed_on(keys):
         read_keys(SiteAnswer({"keys": keys}, None))
 
 
-def after_masking():
-    clients = Clients(ROWS)
-    clients.add(summing(MEAN, NUMEL))
-    return clients
-
-
-ASKED = {
+UNSAFE = {
     "both shares of one client": {"stayed": NAMES, "dropped": ["b"]},
     "too few that stayed": {"stayed": ["a", "b"], "dropped": ["c", "d", "e"]},
     "others than took part": {"stayed": [*NAMES, "mallory"], "dropped": []},
@@ -266,14 +259,14 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("request_", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("request_", UNSAFE.values(), ids=UNSAFE)
 def test_a_site_does_not_help_to_unmask(request_):
     clients = after_masking()
     with pytest.raises(SumRefusedError):
         clients.answer("a", UNMASK, request_)
 
 
-def test_a_site_says_again_what_it_has_said():
+def test_a_site_repeats_its_answer_to_a_repeated_request():
     clients = after_masking()
     request = {"stayed": NAMES, "dropped": []}
     assert clients.answer("a", UNMASK, request) == clients.answer("a", UNMASK, request)
@@ -292,7 +285,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize("sums", SUMS.values(), ids=SUMS)
-def test_a_site_masks_nothing_for_sums(sums):
+def test_a_site_masks_no_rows_for_unsafe_sums(sums):
     clients = Clients(ROWS, absent=dict.fromkeys(NAMES, MASK))
     clients.add(summing(MEAN, NUMEL))
     clients.gone.clear()

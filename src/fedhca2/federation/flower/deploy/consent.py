@@ -37,7 +37,7 @@ TOLD_KINDS = [kind for kind, settings in KINDS.items() if not issubclass(setting
 class RefusalError(UserError):
     """The server asks for something that the site does not allow.
 
-    `keys` names the settings in site.yaml that would allow it: all that the server is told of a site's settings.
+    `keys` names the settings in site.yaml that would allow it: all that the server learns of a site's settings.
     """
 
     def __init__(self, where: str | Path, message: str, *keys: str) -> None:
@@ -130,12 +130,12 @@ class Invitation:
 
     def _data(self, name: str, site: SiteConfig) -> dict[str, Any]:
         """The site's data set: as in the experiment with the site's settings, or what the site reads by itself."""
-        asked = self.experiment["data"][name]
-        if "kind" in site.data and site.data["kind"] != asked["kind"]:
-            return {key: value for key, value in asked.items() if key in ("size", "test")} | site.data
-        if asked["kind"] == OWN:
+        declared = self.experiment["data"][name]
+        if "kind" in site.data and site.data["kind"] != declared["kind"]:
+            return {key: value for key, value in declared.items() if key in ("size", "test")} | site.data
+        if declared["kind"] == OWN:
             raise RefusalError(f"data.{name}", "expected how its images are read (data.kind), got none", "data.kind")
-        return {**asked, **site.data}
+        return {**declared, **site.data}
 
     def _tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
         """The declared tasks that this client has, with the site's own code."""
@@ -186,20 +186,21 @@ def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
     method, rounds = experiment.resolved_method, experiment.rounds
     if type(order.round) is not int or not 0 <= order.round <= rounds:
         raise RefusalError("round", f"expected 0 to {rounds}, got {shown(order.round)}")
-    asked = {"upload": set(order.upload), "deliveries": {slot.part for slot in order.deliveries}}
+    ordered = {"upload": set(order.upload), "deliveries": {slot.part for slot in order.deliveries}}
     # Running statistics belong to the part of their layers.
-    kept = [(k, part) for k, parts in asked.items() for part in parts if part.removesuffix("_norms") not in site.share]
-    _raise_all(_unlisted(key, part, "share", site.share) for key, part in sorted(kept))
+    pairs = sorted((key, part) for key, parts in ordered.items() for part in parts)
+    withheld = [(key, part) for key, part in pairs if part.removesuffix("_norms") not in site.share]
+    _raise_all(_unlisted(key, part, "share", site.share) for key, part in withheld)
     last = order.round == rounds
     most = {} if last else dict(method.uploads(order.round))  # less if no other client has such an encoder
     agreed = f"{experiment.method_name} in round {order.round + 1} of {rounds}"
     if (order.finish, order.train) != (last, not last) or not order.upload.items() <= most.items():
-        found = f"finish: {order.finish}, train: {order.train}, upload: {shown(order.upload)}"
-        raise RefusalError(agreed, f"expected finish: {last}, train: {not last}, upload: {most}, got {found}")
+        got = f"finish: {order.finish}, train: {order.train}, upload: {shown(order.upload)}"
+        raise RefusalError(agreed, f"expected finish: {last}, train: {not last}, upload: {most}, got {got}")
     shared = _aggregated(method)
     norms = [norms for part, norms in STATISTICS.items() if part in shared and method.batch_norm == "average"]
-    if strange := asked["deliveries"] - {*shared, *norms}:
-        raise RefusalError(agreed, f"expected no deliveries of {', '.join(sorted(strange))}, got some")
+    if unexpected := ordered["deliveries"] - {*shared, *norms}:
+        raise RefusalError(agreed, f"expected no deliveries of {', '.join(sorted(unexpected))}, got some")
 
 
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
@@ -247,15 +248,15 @@ def _check_sharing(experiment: Experiment, site: SiteConfig) -> None:
     _raise_all(_unlisted("method", part, "share", site.share) for part in _aggregated(method) if part not in site.share)
     if site.sums_only and method.all_aggregators and (secure is None or secure.sketch > site.sketch):
         expected = f"a sketch of at most {site.sketch} (sums_only in site.yaml)"
-        found = f"a sketch of {secure.sketch}" if secure else "none"
-        raise RefusalError("secure_aggregation", f"expected {expected}, got {found}", "sums_only")
+        got = f"a sketch of {secure.sketch}" if secure else "none"
+        raise RefusalError("secure_aggregation", f"expected {expected}, got {got}", "sums_only")
 
 
 def _check_work(experiment: Experiment, site: SiteConfig) -> None:
     """Refuse an experiment, as the site agreed to it, that takes more time or memory than the site gives."""
     [spec], method, training = experiment.specs, experiment.resolved_method, experiment.training
     data, size = experiment.data[spec.data], experiment.size_of(spec.data)
-    asked: list[tuple[str, str, float | None]] = [  # limits, what they bound, and its value
+    amounts: list[tuple[str, str, float | None]] = [  # limits, what they bound, and its value
         ("epochs", "clients.epochs", spec.epochs),
         *(("epochs", f"method.local.{key}", value) for key, value in method.local if key.endswith("epochs")),
         ("steps", "clients.steps", spec.steps),
@@ -267,7 +268,7 @@ def _check_work(experiment: Experiment, site: SiteConfig) -> None:
         *(("learning_rate", f"training.{key}", getattr(training, key)) for key in ("learning_rate", "encoder_rate")),
         ("noise", "guard.noise", experiment.guard.noise),
     ]
-    beyond = ((key, where, value) for key, where, value in asked if value and value > getattr(site.limits, key))
+    beyond = ((key, where, value) for key, where, value in amounts if value and value > getattr(site.limits, key))
     _raise_all(_too_much(where, value, key, site) for key, where, value in beyond)
 
 
@@ -282,9 +283,9 @@ def _entry(spec: ClientSpec) -> dict[str, Any]:
 
 
 def _own_path(path: object, own: Iterable[str]) -> str:
-    """The site's own path of the file that an import path names, if it is listed; otherwise the path as it crosses."""
-    crossing = file_name(str(path))
-    return {file_name(each): each for each in own if is_import_path(each)}.get(crossing, crossing)
+    """The site's own path of the file that an import path names, if it lists one; otherwise the path without folder."""
+    name = file_name(str(path))
+    return {file_name(each): each for each in own if is_import_path(each)}.get(name, name)
 
 
 def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
@@ -294,21 +295,21 @@ def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
     return values
 
 
-def _unlisted(where: str, found: object, key: str, allowed: Iterable[str]) -> RefusalError:
+def _unlisted(where: str, got: object, key: str, allowed: Iterable[str]) -> RefusalError:
     listed = [each for each in allowed if each != OWN]
     more = [f"{len(listed) - 10} more"] if len(listed) > 10 else []  # a log's line has an end
     expected = ", ".join([*listed[:10], *more]) or "only the site's own"
-    return RefusalError(where, f"expected {expected} ({key} in site.yaml), got {shown(found)}", key)
+    return RefusalError(where, f"expected {expected} ({key} in site.yaml), got {shown(got)}", key)
 
 
-def _too_much(where: str, found: float, key: str, site: SiteConfig) -> RefusalError:
+def _too_much(where: str, got: float, key: str, site: SiteConfig) -> RefusalError:
     key, most = f"limits.{key}", getattr(site.limits, key)
-    return RefusalError(where, f"expected at most {most:g} ({key} in site.yaml), got {found:g}", key)
+    return RefusalError(where, f"expected at most {most:g} ({key} in site.yaml), got {got:g}", key)
 
 
 def _raise_all(refusals: Iterable[RefusalError]) -> None:
     """Raise these as one error, if there are any."""
-    if found := list(refusals):
-        error = RefusalError.of(fault for each in found for fault in each.faults)
-        error.keys = tuple(dict.fromkeys(key for each in found for key in each.keys))
+    if errors := list(refusals):
+        error = RefusalError.of(fault for each in errors for fault in each.faults)
+        error.keys = tuple(dict.fromkeys(key for each in errors for key in each.keys))
         raise error

@@ -327,7 +327,7 @@ def coordinator_link(
     :param names: the sites that a new SuperLink admits.
     :param public: host:port that sites connect to at a new one.
     :param quota: bytes that a site may send for each message it receives.
-    :param out: the run's folder; the logs of a new one are beside it.
+    :param out: the run's folder; the logs of a new one are in the same parent folder.
     """
     if superlink:
         check_keys(keys, OPERATOR_FILES)

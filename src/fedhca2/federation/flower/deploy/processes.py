@@ -40,7 +40,7 @@ if os.getppid() == int(sys.argv[1]):
 def start(
     command: Sequence[str], home: Path, log: Path | None = None, listening: socket.socket | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Start a command of this environment; it is told to end when the calling thread ends.
+    """Start a command of this environment; it gets SIGTERM when the calling thread ends.
 
     :param home: its own Flower home.
     :param log: the file to append its output to; by default it goes where this process's goes.
@@ -98,7 +98,7 @@ def listen(address: str, option: str) -> tuple[socket.socket, str]:
     return listening, f"{host}:{listening.getsockname()[1]}"
 
 
-def given_socket() -> socket.socket:
+def inherited_socket() -> socket.socket:
     """The socket to listen on that this process was started with."""
     return socket.socket(fileno=os.dup(sys.stdin.fileno()))
 
@@ -155,8 +155,8 @@ def run_supernode() -> None:
 def main() -> None:
     """Run the command of Flower that the first argument names, with the socket that this process was started with."""
     command = {"superlink": run_superlink, "supernode": run_supernode}[sys.argv.pop(1)]
-    given = partialmethod(uvicorn.Server.run, [given_socket()])
-    uvicorn.Server.run = given  # type: ignore[method-assign, assignment]
+    run = partialmethod(uvicorn.Server.run, [inherited_socket()])
+    uvicorn.Server.run = run  # type: ignore[method-assign, assignment]
     command()
 
 

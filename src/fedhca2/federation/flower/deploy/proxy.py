@@ -31,7 +31,7 @@ from uvicorn.server import ServerState
 
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.deploy import proxy_checks as checks
-from fedhca2.federation.flower.deploy.processes import given_socket
+from fedhca2.federation.flower.deploy.processes import inherited_socket
 from fedhca2.federation.flower.deploy.proxy_checks import Headers, ProxyLimits, Refusal, Route
 from fedhca2.federation.flower.deploy.superlink import TOKEN, SuperLink, operator_token
 
@@ -63,8 +63,8 @@ class Proxy:
                 connection.listener.admit(connection, site.node_id)
                 await self._serve(site, route, headers, request, send)
         except Refusal as refusal:
-            asked = f"{request.method} {ascii(request.url.path)[1:-1][:80]}"
-            log.warning("refused %s, %s: %s", who, asked, refusal.why, extra={"kind": f"{who}: {refusal.why}"})
+            summary = f"{request.method} {ascii(request.url.path)[1:-1][:80]}"
+            log.warning("refused %s, %s: %s", who, summary, refusal.why, extra={"kind": f"{who}: {refusal.why}"})
             answer = PlainTextResponse(refusal.why, refusal.status, {"connection": "close"})
             await answer(scope, receive, send)
         except (ClientDisconnect, TimeoutError, httpx.HTTPError):
@@ -230,7 +230,7 @@ class Listener:
             connection.task = loop.create_task(self._attend(connection, connected))
 
     def admit(self, connection: Connection, node: int) -> None:
-        """A stranger has shown the key of a node."""
+        """A connection without a key has shown that of a node."""
         if connection not in self._strangers:  # it did so before, or was sent away
             return
         own = self._of_site[node]
@@ -272,7 +272,7 @@ class Listener:
 
 
 async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
-    """Run the proxy of a SuperLink until this process is told to end; `quota` is bytes for each message to a site."""
+    """Run the proxy of a SuperLink until a signal ends this process; `quota` is bytes for each message to a site."""
     link, limits = SuperLink(superlink, keys), ProxyLimits()
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -296,7 +296,7 @@ async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
             ssl_certfile=keys / "superlink.crt",
             ssl_keyfile=keys / "superlink.key",
         )
-        with given_socket() as listening:
+        with inherited_socket() as listening:
             listening.setblocking(False)
             log.info("sites can connect to %s", listen)
             listener = loop.create_task(Listener(config, limits).listen(listening))

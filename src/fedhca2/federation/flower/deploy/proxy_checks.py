@@ -108,20 +108,20 @@ def forwarded(headers: Headers) -> Headers:
 class KeyRegister:
     """The registered keys, as the SuperLink knows them; it is asked again when an unknown key appears."""
 
-    def __init__(self, look: Callable[[], Iterable[NodeInfo]]) -> None:
-        """:param look: asks the SuperLink; at most once in a second, however many strangers come."""
-        self._look = look
+    def __init__(self, list_nodes: Callable[[], Iterable[NodeInfo]]) -> None:
+        """:param list_nodes: asks the SuperLink; at most once in a second, however many strangers come."""
+        self._list_nodes = list_nodes
         self._sites: dict[bytes, NodeInfo] = {}
-        self._next_look = 0.0
-        self._turn = asyncio.Lock()
+        self._next_request = 0.0
+        self._lock = asyncio.Lock()
 
     async def find(self, key: bytes) -> NodeInfo | None:
         """The site with this key. The SuperLink itself refuses evicted sites."""
         if key not in self._sites:
-            async with self._turn:
-                if key not in self._sites and monotonic() >= self._next_look:
-                    self._next_look = monotonic() + 1
-                    registrations = await asyncio.to_thread(self._look)
+            async with self._lock:
+                if key not in self._sites and monotonic() >= self._next_request:
+                    self._next_request = monotonic() + 1
+                    registrations = await asyncio.to_thread(self._list_nodes)
                     self._sites = {one.public_key: one for one in registrations if not one.unregistered_at}
         return self._sites.get(key)
 

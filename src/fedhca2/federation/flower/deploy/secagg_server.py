@@ -85,7 +85,7 @@ class SecureSum:
     def _add(self, clients: Sequence[str]) -> tuple[set[str], list[Tensor | None]]:
         """Add up, and once more without the clients whose shares others cannot read, with new keys for the rest.
 
-        What was masked in vain stays hidden, since its keys and seeds are gone.
+        Rows that were masked for an abandoned sum stay hidden, since its keys and seeds are gone.
         """
         public = {client: self.public[client] for client in clients if client in self.public}
         self.away |= {client: "it sent no keys" for client in clients if client not in public}
@@ -110,20 +110,20 @@ class SecureSum:
             Sum({client: own for client, own in each.weights.items() if client in shared}, each.numel)
             for each in self.sums
         ]
-        wanted = {number: each for number, each in enumerate(among) if len(each.weights) > 1}
-        masked = self._masked(shared, list(wanted.values()), least)
-        stayed = self._without_lone(set(masked), list(wanted.values()), least)
+        needed = {number: each for number, each in enumerate(among) if len(each.weights) > 1}
+        masked = self._ask_masked(shared, list(needed.values()), least)
+        stayed = self._without_lone(set(masked), list(needed.values()), least)
         seeds, keys = self._secrets(public, shared, stayed, least)
         rows: list[Tensor | None] = [None] * len(self.sums)
-        for position, (number, each) in enumerate(wanted.items()):
+        for position, (number, each) in enumerate(needed.items()):
             if members := sorted(stayed & set(each.weights)):
                 total = np.zeros(each.numel, np.uint32)
                 for client in members:
                     total += masked[client].pop(0)
                     total -= secagg_site.mask(seeds[client], position, each.numel)
-                    for gone in set(each.weights) & set(keys):
-                        secret = secagg_site.agree(keys[gone].decode(), public[client][0])
-                        secagg_site.add_pair(total, secret, position, client < gone)
+                    for absent in set(each.weights) & set(keys):
+                        secret = secagg_site.agree(keys[absent].decode(), public[client][0])
+                        secagg_site.add_pair(total, secret, position, client < absent)
                 rows[number] = self._row(number, each, total, members)
         return stayed, rows
 
@@ -132,8 +132,8 @@ class SecureSum:
     ) -> tuple[dict[str, bytes], dict[str, bytes]]:
         """The seeds of the clients that stayed, and the keys of those that dropped out."""
         split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
-        asked = dict.fromkeys(split["stayed"], split)
-        opened = self._stage(secagg_site.UNMASK, asked, lambda answer: _Opened.model_validate(answer.header), least)
+        requests = dict.fromkeys(split["stayed"], split)
+        opened = self._stage(secagg_site.UNMASK, requests, lambda answer: _Opened.model_validate(answer.header), least)
         seeds, keys = ([getattr(each, kind) for each in opened.values()] for kind in ("seeds", "keys"))
         mark = secagg_site.commitment
         return (
@@ -141,13 +141,13 @@ class SecureSum:
             {client: _recover(client, keys, least, _public_of, public[client][0]) for client in split["dropped"]},
         )
 
-    def _masked(self, shared: Mapping[str, _Shared], wanted: Sequence[Sum], least: int) -> dict[str, list[Whole]]:
+    def _ask_masked(self, shared: Mapping[str, _Shared], needed: Sequence[Sum], least: int) -> dict[str, list[Whole]]:
         """Every client's masked numbers, for each of its sums."""
         sums = [
             {client: {str(slot): weight for slot, weight in own.items()} for client, own in each.weights.items()}
-            for each in wanted
+            for each in needed
         ]
-        sizes = {client: [each.numel for each in wanted if client in each.weights] for client in shared}
+        sizes = {client: [each.numel for each in needed if client in each.weights] for client in shared}
         requests = {
             client: {
                 "sums": sums,
@@ -158,9 +158,9 @@ class SecureSum:
         }
         self.away |= {client: "all others of its sum have dropped out" for client in shared if client not in requests}
         numel = {client: sum(each) for client, each in sizes.items()}
-        heard = self._stage(secagg_site.MASK, requests, _read_masked, least, numel)
-        self._find_faulty(shared, {client: unreadable for client, (_, unreadable) in heard.items()}, least)
-        return {client: np.split(values, np.cumsum(sizes[client])[:-1]) for client, (values, _) in heard.items()}
+        answers = self._stage(secagg_site.MASK, requests, _read_masked_rows, least, numel)
+        self._find_faulty(shared, {client: unreadable for client, (_, unreadable) in answers.items()}, least)
+        return {client: np.split(values, np.cumsum(sizes[client])[:-1]) for client, (values, _) in answers.items()}
 
     def _find_faulty(self, shared: Iterable[str], unreadable: Mapping[str, Collection[str]], least: int) -> None:
         """Raise _FaultyError if fewer clients than needed can read a client's shares, including its own."""
@@ -189,32 +189,27 @@ class SecureSum:
         return torch.from_numpy(added * (secagg_site.largest(each.weights) * scale)).float()
 
     def _stage(
-        self,
-        stage: str,
-        requests: Requests,
-        read: Read[T],
-        least: int,
-        values: Mapping[str, int] | None = None,
+        self, stage: str, requests: Requests, read: Read[T], least: int, values: Mapping[str, int] | None = None
     ) -> dict[str, T]:
         """The clients' answers; raises NoSumError if there are too few."""
-        heard, away = self.ask(stage, requests, read, least, values or {})
+        answers, away = self.ask(stage, requests, read, least, values or {})
         self.away |= away
-        if len(heard) < least:
-            raise NoSumError(f"expected {least} clients that answer to '{stage}', got {len(heard)}")
-        return heard
+        if len(answers) < least:
+            raise NoSumError(f"expected {least} clients that answer to '{stage}', got {len(answers)}")
+        return answers
 
 
 def _recover(
-    client: str, opened: Iterable[Mapping[str, str]], least: int, mark: Callable[[bytes], str], known: str
+    client: str, opened: Iterable[Mapping[str, str]], least: int, mark: Callable[[bytes], str], expected: str
 ) -> bytes:
-    """Recover a client's secret of a known mark from shares, some of which may be forged: a hundred combinations."""
+    """Recover a client's secret with the expected mark from shares, some perhaps forged; tries a hundred choices."""
     shares = [each[client] for each in opened if client in each]
     if len(shares) < least:
         raise NoSumError(f"expected {least} shares of {client}'s secret, got {len(shares)}")
     for some in islice(combinations(shares, least), 100):
-        with suppress(Exception):  # of shares that are none, anything may be said
+        with suppress(Exception):  # combining forged shares may raise anything
             secret: bytes = combine_shares([bytes.fromhex(share) for share in some])
-            if mark(secret) == known:
+            if mark(secret) == expected:
                 return secret
     raise NoSumError(f"shares of {client}'s secret: expected those of its commitment, got others")
 
@@ -235,7 +230,7 @@ def read_keys(answer: SiteAnswer) -> tuple[str, str]:
     return agreed, read
 
 
-def _read_masked(answer: SiteAnswer) -> tuple[Whole, frozenset[str]]:
+def _read_masked_rows(answer: SiteAnswer) -> tuple[Whole, frozenset[str]]:
     """The masked numbers of a client, and whose shares it cannot read."""
     if answer.rows is None:
         raise ValueError("expected masked rows, got none")

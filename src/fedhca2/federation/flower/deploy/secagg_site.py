@@ -219,7 +219,7 @@ class SumMember:
             unreadable = tuple(client for client in members if client not in (self.name, *opened))
             self._update(held=secrets.held | opened, members=members, sums=sums, unreadable=unreadable)
         rows = self.rows()
-        masked = [self._masked(number, rows) for number, each in enumerate(sums) if self.name in each]
+        masked = [self._mask_rows(number, rows) for number, each in enumerate(sums) if self.name in each]
         return np.concatenate(masked) if masked else np.empty(0, np.uint32)
 
     def unmask(self, request: Request) -> Request:
@@ -234,10 +234,10 @@ class SumMember:
         if any(len(set(weights) & set(stayed)) == 1 for weights in secrets.sums):
             raise SumRefusedError("a sum: expected two or more clients that stayed, got one that is a row")
         self.rules.check(secrets.sums, self.name, stayed)
-        asked = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
-        if secrets.told[0] == secrets.round and secrets.told[1] != asked:  # their difference would reveal a row
+        summary = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
+        if secrets.told[0] == secrets.round and secrets.told[1] != summary:  # their difference would reveal a row
             raise SumRefusedError("rows: expected one sum in a round, got a second that differs")
-        self._update(told=(secrets.round, asked))
+        self._update(told=(secrets.round, summary))
         return {
             "seeds": {client: secrets.held[client][0] for client in stayed if client in secrets.held},
             "keys": {client: secrets.held[client][1] for client in dropped if client in secrets.held},
@@ -258,14 +258,14 @@ class SumMember:
             raise SumRefusedError(f"keys: expected {expected}, got others")
         seeds = create_shares(bytes.fromhex(secrets.seed), least, len(public))
         keys = create_shares(secrets.agreeing.encode(), least, len(public))
-        sent, held = {}, {}
+        sent, own_shares = {}, {}
         for number, (client, (_, read)) in enumerate(public.items()):
             if client == self.name:
-                held[client] = (seeds[number].hex(), keys[number].hex())
+                own_shares[client] = (seeds[number].hex(), keys[number].hex())
             else:
                 text = share_keys_plaintext_concat([*public].index(self.name), number, seeds[number], keys[number])
                 sent[client] = encrypt(agree(secrets.reading, read), text).decode()
-        self._update(public=public, sent=sent, held=held)
+        self._update(public=public, sent=sent, held=own_shares)
 
     def _check_sums(self, sums: Sequence[Weights], members: Collection[str]) -> None:
         """Raise SumRefusedError if sums could reveal a row."""
@@ -278,7 +278,7 @@ class SumMember:
             raise SumRefusedError("a sum: expected two or more of the clients that take part, got others")
         self.rules.check(sums, self.name, members)
 
-    def _masked(self, number: int, rows: Mapping[Slot, Tensor]) -> Whole:
+    def _mask_rows(self, number: int, rows: Mapping[Slot, Tensor]) -> Whole:
         secrets, weights = self.secrets, self.secrets.sums[number]
         unit = largest(weights)
         scaled = [rows[Slot.parse(slot)].cpu().double().numpy() * (w / unit) for slot, w in weights[self.name].items()]

@@ -136,13 +136,13 @@ class Site:
         declined = []
         if order.compare and (noised or not reports):
             declined.append(f"losses stay at the site: {'noise does not cover them' if noised else withheld}")
-        asked = replace(order, evaluate=order.evaluate and reports, compare=order.compare and not declined)
-        reply = self._within_budget(session, asked)
+        reduced = replace(order, evaluate=order.evaluate and reports, compare=order.compare and not declined)
+        reply = self._within_budget(session, reduced)
         if order.evaluate and not reports:
             reply = replace(reply, metrics={})
             declined.insert(0, f"scores stay at the site: {withheld}")
         elif reply.metrics and scores.noise:
-            metrics = self._noised_within_budget(session, reply)
+            metrics = self._add_noise_within_budget(session, reply)
             reply = replace(reply, metrics=metrics)
             if not metrics:
                 declined.insert(0, f"scores stay at the site: {SPENT}")
@@ -167,13 +167,13 @@ class Site:
             log.info("%d noised updates: ε = %.4g at δ = %g", len(entries), cost(entries, budget.delta), budget.delta)
         return reply
 
-    def _noised_within_budget(self, session: _Session, reply: Reply) -> Metrics:
+    def _add_noise_within_budget(self, session: _Session, reply: Reply) -> Metrics:
         """The scores with noise, which is in the ledger before they leave; none if the budget is spent."""
         noise, ledger, budget = self.config.reported_scores.noise, Ledger.of(self.config), self.config.privacy
         if not ledger.affords(session.run, reply.round, noise, budget, "scores"):
             return {}
         key, tasks = session.client.exchange.noise_key, session.client.personal.model.tasks
-        metrics, sent = noised_scores(reply.metrics, noise, key, reply.round, tasks)
+        metrics, sent = add_noise(reply.metrics, noise, key, reply.round, tasks)
         ledger.charge(Sent.of(session.run, reply.round, noise, sent, "scores"), budget)
         return metrics
 
@@ -214,7 +214,7 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-def noised_scores(
+def add_noise(
     metrics: Metrics, noise: float, key: bytes, round: int, tasks: TaskSet = TASKS
 ) -> tuple[Metrics, dict[Slot, Tensor]]:
     """Each task's main score with noise, and the noised numbers for the ledger.

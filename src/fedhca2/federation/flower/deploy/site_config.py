@@ -18,7 +18,7 @@ from fedhca2.config import Config
 from fedhca2.data.config import path_settings
 from fedhca2.data.own import settings_class
 from fedhca2.errors import UserError, list_faults
-from fedhca2.imports import is_import_path, located
+from fedhca2.imports import is_import_path, resolve_path
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
 from fedhca2.strict_yaml import YamlError, read_yaml
@@ -166,19 +166,19 @@ class SiteConfig(Config):
             site = cls.model_validate(values)
         except ValidationError as error:
             raise UserError.of(fault.within(path) for fault in list_faults(error)) from None
-        return site._beside(path.resolve())
+        return site._resolve_paths(path.resolve())
 
-    def _beside(self, file: Path) -> "SiteConfig":
+    def _resolve_paths(self, file: Path) -> "SiteConfig":
         """The same settings with paths relative to their file made absolute; makes the folder of `turns`."""
         folder = file.parent
 
         def locate(names: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(located(name, [folder]) if is_import_path(name) else name for name in names)
+            return tuple(resolve_path(name, [folder]) if is_import_path(name) else name for name in names)
 
         changes = {
             "state": folder / self.state,
             "data": _locate_data(self.data, folder),
-            "own_tasks": {name: task.located([folder]) for name, task in self.own_tasks.items()},
+            "own_tasks": {name: task.resolve_path([folder]) for name, task in self.own_tasks.items()},
             "encoders": locate(self.encoders),
             "methods": locate(self.methods),
             "weights": folder / self.weights if isinstance(self.weights, Path) else self.weights,
@@ -198,7 +198,7 @@ def _locate_data(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     paths = {"root", *["test"] * isinstance(data.get("test"), str)}
     kind = str(data.get("kind", ""))
     if is_import_path(kind):
-        data = {**data, "kind": located(kind, [folder])}
+        data = {**data, "kind": resolve_path(kind, [folder])}
         try:
             paths |= path_settings(settings_class(data["kind"]))
         except ValueError as error:

@@ -36,7 +36,7 @@ log = logging.getLogger("fedhca2.server")
 
 
 class RunEndedError(RuntimeError):
-    """The SuperLink ended an active run: it was told to, its clock jumped, or the computer slept."""
+    """The SuperLink ended an active run: it was stopped, its clock jumped, or the computer slept."""
 
     def __init__(self) -> None:
         super().__init__("the SuperLink has ended this Flower run")

@@ -1,4 +1,4 @@
-"""A site at work: it answers a server's messages, beside a SuperNode that fetches them, or as Flower's ClientApp.
+"""A site at work: it answers a server's messages, next to a SuperNode that fetches them, or as Flower's ClientApp.
 
 Flower's own setup starts Python and torch again for every message. Here they stay loaded, and so does the client. Code
 that a run ships is ignored: only the installed code runs.
@@ -55,7 +55,7 @@ from fedhca2.federation.run import run_or_resume
 from fedhca2.run_folder.records import ServerRecord, Watcher
 from fedhca2.words import counted
 
-# What the server is told of each kind of error. Messages of errors name files, columns and values, and stay in the log.
+# What the server learns of each kind of error. Messages of errors name files, columns and values, and stay in the log.
 SENTENCES: Mapping[type[Exception], str] = {
     UserError: "the experiment does not fit the settings or data of this site",
     RoundIsOverError: "the round is over at this site",
@@ -79,7 +79,7 @@ def work(config: SiteConfig, superlink: str, keys: Path) -> None:
     """
     host_and_port(superlink, "--superlink")
     check_keys(keys, ("ca.crt", "secret", "node.key"))
-    site, turn, ports = Site(config), threading.Lock(), set[int]()
+    site, lock, ports = Site(config), threading.Lock(), set[int]()
     restrict_connections(ports)
     if config.threads or config.turns:
         torch.set_num_threads(config.threads or 1)
@@ -92,7 +92,7 @@ def work(config: SiteConfig, superlink: str, keys: Path) -> None:
             with listening:
                 node = start(_supernode(superlink, keys, address), Path(home) / "flwr", listening=listening)
             try:
-                _serve(site, turn, node, address, keys / "secret")
+                _serve(site, lock, node, address, keys / "secret")
             finally:
                 ended = node.poll()
                 stop([node])
@@ -116,7 +116,7 @@ def _supernode(superlink: str, keys: Path, address: str) -> list[str]:
     ]
 
 
-def _serve(site: Site, turn: threading.Lock, node: "subprocess.Popen[bytes]", address: str, secret: Path) -> None:
+def _serve(site: Site, lock: threading.Lock, node: "subprocess.Popen[bytes]", address: str, secret: Path) -> None:
     """Carry out the SuperNode's tasks for as long as it runs and takes the replies."""
     refused, last = threading.Event(), time.monotonic()
     with runtime_client(address, None, secret) as client:
@@ -128,7 +128,7 @@ def _serve(site: Site, turn: threading.Lock, node: "subprocess.Popen[bytes]", ad
                 continue
             if acquired.HasField("task") and acquired.token:
                 # In a thread: a message whose run was stopped half-way never completes, and would block.
-                task = (site, address, secret, acquired.token, turn, refused)
+                task = (site, address, secret, acquired.token, lock, refused)
                 threading.Thread(target=_carry_out, args=task, daemon=True).start()
                 last = time.monotonic()
             else:  # the SuperNode itself checks for messages every 3 s; checks are most of what a waiting site costs
@@ -136,7 +136,7 @@ def _serve(site: Site, turn: threading.Lock, node: "subprocess.Popen[bytes]", ad
 
 
 def _carry_out(
-    site: Site, address: str, secret: Path, token: str, turn: threading.Lock, refused: threading.Event
+    site: Site, address: str, secret: Path, token: str, lock: threading.Lock, refused: threading.Event
 ) -> None:
     """Handle one message and its reply; only one is worked on at a time.
 
@@ -148,7 +148,7 @@ def _carry_out(
     with runtime_client(address, None, secret, token) as client, heartbeats(client):
         try:
             message, context, _, _ = pull_task_input(client)
-            with turn:
+            with lock:
                 reply = answer(lambda: site, message)
             push_message(client, reply, context)
             status = SubStatus.COMPLETED
@@ -194,7 +194,7 @@ def answer(find_site: Callable[[], Site], message: Message) -> Message:
             return Message(pack({}), reply_to=message)
         with one_per_core(site.config.turns) if site.config.turns else nullcontext():
             return _answer(site, message, header)
-    except Exception as error:  # whatever happens, the site continues, and the server is told
+    except Exception as error:  # whatever happens, the site continues, and the server learns of it
         expected = isinstance(error, UserError | RoundIsOverError)
         why = "; ".join(map(plain, str(error).splitlines()))
         log.error("cannot take part: %s", why, exc_info=None if expected else error)
@@ -221,7 +221,7 @@ def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
 
 
 def public_reason(error: Exception) -> str:
-    """What the server is told of an error: a fixed sentence, and which settings of the site refuse something.
+    """What the server learns of an error: a fixed sentence, and which settings of the site refuse something.
 
     >>> public_reason(FileNotFoundError("/data/ward 7/Anna Smith, 1962.png"))
     'this site cannot read or write a file; its log says more'
