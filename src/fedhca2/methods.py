@@ -1,7 +1,7 @@
 """Methods as values, how a config names them, and everything needed to write your own."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
@@ -115,15 +115,14 @@ class Method(Config):
     head: SerializeAsAny[Aggregator] | None = None
     local: SerializeAsAny[Objective] = Objective()
     weights: HyperWeights = HyperWeights()
-    batch_norm: Annotated[
-        BatchNorm, Field(description="running statistics stay local, are mixed like parameters, or are measured again")
-    ] = "local"
-    norms: Annotated[
-        Literal["shared", "local"],
-        Field(description="parameters of normalisation layers are aggregated with their part, or stay local"),
-    ] = "shared"
+    batch_norm: BatchNorm = Field(
+        "local", description="running statistics stay local, are mixed like parameters, or are measured again"
+    )
+    norms: Literal["shared", "local"] = Field(
+        "shared", description="parameters of normalisation layers are aggregated with their part, or stay local"
+    )
     reference: str = ""
-    rounds: Annotated[int | None, Field(ge=1, exclude=True, description="rounds of the run, if known")] = None
+    rounds: int | None = Field(None, ge=1, exclude=True, description="rounds of the run, if known")
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "Method":

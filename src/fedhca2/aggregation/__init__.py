@@ -8,22 +8,3 @@ from fedhca2.aggregation.answers import is_shared, mixed_rows, mixing_of, renewe
 from fedhca2.aggregation.fedhca2 import Weights, conflict_averse, conflict_averse_weights, cross_attention
 from fedhca2.aggregation.means import Mean
 from fedhca2.aggregation.rows import MappedRow, Measure, Member, Rows
-
-__all__ = [
-    "Aggregator",
-    "MappedRow",
-    "Mean",
-    "Measure",
-    "Member",
-    "Mixing",
-    "Rows",
-    "Weights",
-    "conflict_averse",
-    "conflict_averse_weights",
-    "cross_attention",
-    "is_shared",
-    "mixed_rows",
-    "mixing_of",
-    "renewed_rows",
-    "try_aggregator",
-]

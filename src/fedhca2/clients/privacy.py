@@ -9,7 +9,7 @@ from decimal import Decimal, localcontext
 from functools import cache, lru_cache
 from hashlib import blake2b
 from math import ceil, exp, floor, frexp, inf, isfinite, ldexp, log10, sqrt
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # imports its parts when they are used
@@ -35,12 +35,10 @@ COLUMNS, WIDTH, CAPACITY = 2**COLUMN_BITS, 2**OFFSET_BITS, 2**COIN_BITS
 class Privacy(Config):
     """How much of a client's update is hidden; nothing by default."""
 
-    clip: Annotated[
-        float | None, Field(ge=1e-20, le=1e20, description="largest norm of everything a client sends in a round")
-    ] = None
-    noise: Annotated[
-        float, Field(ge=0, le=1e9, description="standard deviation of the noise on each number, in clips")
-    ] = 0.0
+    clip: float | None = Field(
+        None, ge=1e-20, le=1e20, description="largest norm of everything a client sends in a round"
+    )
+    noise: float = Field(0.0, ge=0, le=1e9, description="standard deviation of the noise on each number, in clips")
 
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> "Privacy":
