@@ -99,12 +99,12 @@ class ArrayFederation:
 def sites(draw, least=1):
     """Any mixture of data sets and task lists, in any order."""
     count = draw(st.integers(least, 5))
-    found = []
+    listed = []
     for _ in range(count):
         dataset = draw(st.sampled_from(sorted(TASKS)))
         tasks = draw(st.lists(st.sampled_from(TASKS[dataset]), min_size=1, unique=True))
-        found.append(Site(dataset, tuple(tasks)))
-    return found
+        listed.append(Site(dataset, tuple(tasks)))
+    return listed
 
 
 SCENARIOS = {

@@ -23,7 +23,7 @@ UNSAFE = (
 
 def test_no_source_pickles():
     lines = [(path.name, line) for path in SOURCES for line in path.read_text("utf-8").splitlines()]
-    assert [found for found in lines if any(pattern.search(found[1]) for pattern in UNSAFE)] == []
+    assert [line for line in lines if any(pattern.search(line[1]) for pattern in UNSAFE)] == []
     assert len(SOURCES) > 100
 
 

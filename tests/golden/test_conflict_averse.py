@@ -22,8 +22,8 @@ def updates(k):
     return torch.from_numpy(DATA[f"G_{k}"]).double()
 
 
-def relative_error(found, expected):
-    return np.linalg.norm(found.numpy() - expected) / np.linalg.norm(expected)
+def relative_error(actual, expected):
+    return np.linalg.norm(actual.numpy() - expected) / np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("k", DEFINED)
@@ -51,5 +51,5 @@ def test_the_rescaled_direction_is_that_of_the_released_code(k):
 @pytest.mark.parametrize("k", UNDEFINED)
 def test_without_a_direction_the_constraint_of_eq_6_holds(k):
     mean = updates(k).mean(dim=0)
-    found = conflict_averse(updates(k), CASES[k]["c"], rescale=False)
-    assert (found - mean).norm() <= CASES[k]["c"] * mean.norm() + 1e-12 * CASES[k]["max_norm"]
+    actual = conflict_averse(updates(k), CASES[k]["c"], rescale=False)
+    assert (actual - mean).norm() <= CASES[k]["c"] * mean.norm() + 1e-12 * CASES[k]["max_norm"]

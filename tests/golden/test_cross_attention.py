@@ -45,10 +45,10 @@ def test_decoders_after_a_step(tag, b):
     _, mixed = attended(tag)
     beta = array(f"{tag}/{b}/beta").double().clamp(0, 1)
     trained = array(f"{tag}/last") + array(f"{tag}/delta")
-    found = [
+    actual = [
         add_scaled(row, added, scale, layout_of(tag)) for row, added, scale in zip(trained, mixed, beta, strict=True)
     ]
-    assert_close(torch.stack(found), array(f"{tag}/{b}/out"), rtol=1e-6, atol=1e-6)
+    assert_close(torch.stack(actual), array(f"{tag}/{b}/out"), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("tag", META)

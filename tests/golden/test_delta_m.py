@@ -54,12 +54,12 @@ def test_printed_value_is_reproduced(row):
 
 def scattered(means, count, rng):
     """Scores of `count` clients of each kind with these means."""
-    found = {}
+    by_client = {}
     for kind, tasks in means.items():
         noise = rng.normal(scale=0.2, size=(count, len(tasks)))
         for i, factors in enumerate(1 + noise - noise.mean(axis=0)):
-            found[f"{kind}-{i}"] = {task: tasks[task] * factors[column] for column, task in enumerate(tasks)}
-    return found
+            by_client[f"{kind}-{i}"] = {task: tasks[task] * factors[column] for column, task in enumerate(tasks)}
+    return by_client
 
 
 @pytest.mark.parametrize("row", [r for r in ROWS if r["table"] in ("003/T1/2C", "003/T1/4C")], ids=label)

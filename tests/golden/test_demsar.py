@@ -62,8 +62,8 @@ def test_nemenyis_test_is_not_powerful_enough_in_the_worked_example(demsar):
 
 @pytest.mark.parametrize("methods", range(3, 11))
 def test_critical_values_are_those_of_the_papers_table(methods):
-    found = rank({str(number): [0.0, 1.0] for number in range(methods)}).critical_difference
-    assert found / np.sqrt(methods * (methods + 1) / 12) == pytest.approx(CRITICAL[methods], abs=1.1e-3)
+    actual = rank({str(number): [0.0, 1.0] for number in range(methods)}).critical_difference
+    assert actual / np.sqrt(methods * (methods + 1) / 12) == pytest.approx(CRITICAL[methods], abs=1.1e-3)
 
 
 def test_without_ties_friedmans_test_is_scipys(stats):

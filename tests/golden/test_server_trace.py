@@ -42,8 +42,8 @@ def replay(tag):
     }
     clients = []
     for i, (client, rows) in enumerate(zip(META[tag]["clients"], by_client(tag, "init"), strict=True)):
-        places = {slot: layouts[slot.part] for slot in rows}
-        clients.append(ArrayClient(Profile(f"c{i}", client["dataset"], tuple(client["tasks"]), 1, places), rows))
+        slot_layouts = {slot: layouts[slot.part] for slot in rows}
+        clients.append(ArrayClient(Profile(f"c{i}", client["dataset"], tuple(client["tasks"]), 1, slot_layouts), rows))
     server = Server(METHODS[tag], [client.profile for client in clients])
     state, states, values, shared = server.start(), [], [], []
     for round in range(META[tag]["rounds"]):
@@ -66,16 +66,16 @@ def assert_learned(tag, states, field, suffix, **tolerance):
         if suffix and round == 0:
             continue
         for part, name in (("encoder", "alpha"), ("decoder", "beta")):
-            found = [getattr(state.weights[key], field) for key in sorted(state.weights) if part == key.slot.part]
+            actual = [getattr(state.weights[key], field) for key in sorted(state.weights) if part == key.slot.part]
             recorded = torch.from_numpy(DATA[f"{tag}/r{round}/{name}{suffix}"])
-            assert_close(torch.tensor(found).view(recorded.shape), recorded, **tolerance)
+            assert_close(torch.tensor(actual).view(recorded.shape), recorded, **tolerance)
 
 
 def assert_parameters(tag, values, tolerance):
     for round in (0, META[tag]["rounds"] - 1):
-        for found, expected in zip(values[round], by_client(tag, f"r{round}/new"), strict=True):
+        for actual, expected in zip(values[round], by_client(tag, f"r{round}/new"), strict=True):
             for slot, row in expected.items():
-                assert_close(found[slot], row, rtol=0, atol=tolerance)
+                assert_close(actual[slot], row, rtol=0, atol=tolerance)
 
 
 @pytest.fixture

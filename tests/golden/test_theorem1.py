@@ -35,10 +35,10 @@ class Problem:
     def jointly(self, order, rate, train_decoders):
         encoder, decoders = self.encoder, self.decoders
         for batch in order:
-            found = [self.gradients(encoder, decoders[task], task, batch) for task in range(TASKS)]
-            encoder = encoder - rate * sum(gradient for gradient, _ in found)
+            gradients_of_tasks = [self.gradients(encoder, decoders[task], task, batch) for task in range(TASKS)]
+            encoder = encoder - rate * sum(gradient for gradient, _ in gradients_of_tasks)
             if train_decoders:
-                decoders = decoders - rate * torch.stack([gradient for _, gradient in found])
+                decoders = decoders - rate * torch.stack([gradient for _, gradient in gradients_of_tasks])
         return encoder - self.encoder
 
     def apart(self, order, rate, train_decoders):

@@ -83,7 +83,7 @@ def test_a_copy_may_change_while_autograd_holds_another():
     """As with a counter of batches, which is counted up between an index's use and its gradient."""
     index, counter = copy_packed([torch.tensor([0, 1, 1]), torch.tensor(7)], torch.clone)
     weight = nn.Parameter(torch.ones(2))
-    taken = weight[index] * 2
+    doubled = weight[index] * 2
     counter.add_(1)
-    taken.sum().backward()
+    doubled.sum().backward()
     assert weight.grad.tolist() == [2, 4]

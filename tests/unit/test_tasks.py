@@ -45,8 +45,8 @@ def test_metrics_take_a_prediction_as_its_own_label(task):
 
 
 def test_a_task_is_judged_by_its_own_metric_unless_another_is_chosen():
-    found = TASKS.metrics(["semseg", "sal"], {"semseg": SPACE, "sal": SPACE}, {"sal": "miou"})
-    assert {task: metric.name for task, metric in found.items()} == {"semseg": "miou", "sal": "miou"}
+    actual = TASKS.metrics(["semseg", "sal"], {"semseg": SPACE, "sal": SPACE}, {"sal": "miou"})
+    assert {task: metric.name for task, metric in actual.items()} == {"semseg": "miou", "sal": "miou"}
     assert TASKS.metrics(["sal"], {"sal": SPACE}, {})["sal"].name == "max_f"
 
 

@@ -53,8 +53,8 @@ class OptimizerConfig(Config):
         if self.kind == "sgd":
             # Only fused steps can be captured, and only others can start with moments of some parameters but not all.
             return SGD(parameters, rate, momentum=self.momentum, weight_decay=weight_decay, fused=captured or None)
-        made = AdamW if self.kind == "adamw" else Adam
-        return made(
+        algorithm = AdamW if self.kind == "adamw" else Adam
+        return algorithm(
             parameters,
             rate,
             betas=BETAS,
@@ -174,8 +174,8 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 def autocast_dtype(device: torch.device, precision: str) -> torch.dtype | None:
     """The type of mixed precision, None without it."""
-    wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
-    return torch.bfloat16 if wanted else None
+    enabled = precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
+    return torch.bfloat16 if enabled else None
 
 
 def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:
@@ -324,13 +324,13 @@ class Learner:
         """Restore what `tensors` returned; raises ValueError if it does not fit."""
         prefix = f"{kind}/model/"
         model = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        own, given = self.model.state_dict(keep_vars=True), {**self.model.fixed, **model}
-        shapes, saved = ({name: tuple(value.shape) for name, value in each.items()} for each in (own, given))
+        own, values = self.model.state_dict(keep_vars=True), {**self.model.fixed, **model}
+        shapes, saved = ({name: tuple(value.shape) for name, value in each.items()} for each in (own, values))
         if misfits := [name for name in {**shapes, **saved} if shapes.get(name) != saved.get(name)]:
             name = misfits[0]
             sizes = f"expected shape {shapes.get(name, 'none')}, got {saved.get(name, 'none')}"
             raise ValueError(f"the state does not fit the {kind} model: {name}: {sizes}")
-        copy_values(list(own.values()), [given[name] for name in own])
+        copy_values(list(own.values()), [values[name] for name in own])
         parameters = dict(self.model.named_parameters())
         for each in self.parameters:  # others' may be there too
             self.optimizer.state.pop(each, None)

@@ -23,16 +23,16 @@ class Part(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _settings_beside_the_kind(cls, values: Any, info: ValidationInfo) -> Any:
+    def _collect_settings(cls, values: Any, info: ValidationInfo) -> Any:
         values = {"kind": values} if isinstance(values, str) else values
         kind = values.get("kind", *cls.built_in[:1]) if isinstance(values, dict) else None
         if not isinstance(values, dict) or kind in cls.built_in:
             return values
         if not isinstance(kind, str) or not is_import_path(kind):
             raise ValueError(f"kind: expected {' or '.join([*cls.built_in, FORMS])}, got {kind!r:.200}")
-        known = {key: value for key, value in values.items() if key in cls.model_fields}
+        fields = {key: value for key, value in values.items() if key in cls.model_fields}
         own = {key: value for key, value in values.items() if key not in cls.model_fields}
-        return {**known, "kind": located(kind, folders(info)), "settings": {**known.get("settings", {}), **own}}
+        return {**fields, "kind": located(kind, folders(info)), "settings": {**fields.get("settings", {}), **own}}
 
     @property
     def is_own(self) -> bool:

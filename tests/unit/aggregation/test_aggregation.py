@@ -26,8 +26,8 @@ def mixed(aggregator, data, members=MEMBERS):
     mixing = aggregator.mixing(rows.products(aggregator.measure), members, LAYOUT)
     totals = [row.clone() if mixing.base == "trained" else torch.zeros_like(row) for row in data]
     for blend in mixing.blends:
-        found = rows.mix(blend.weights)
-        totals = [total + found[gets] for total, gets in zip(totals, blend.gets, strict=True)]
+        actual = rows.mix(blend.weights)
+        totals = [total + actual[gets] for total, gets in zip(totals, blend.gets, strict=True)]
     return torch.stack(totals)
 
 
@@ -49,9 +49,9 @@ def test_a_row_of_another_length_is_an_error(data):
     ],
 )
 def test_means_of_all_and_of_groups(data, aggregator, weights):
-    found = mixed(aggregator, data)
-    assert_close(found[0], torch.tensor(weights) @ torch.stack(data))
-    assert torch.equal(found[0], found[2])
+    actual = mixed(aggregator, data)
+    assert_close(actual[0], torch.tensor(weights) @ torch.stack(data))
+    assert torch.equal(actual[0], actual[2])
 
 
 @pytest.mark.parametrize(("until", "shares"), [(0.5, [1, 0.75, 0.5, 0.25, 0, 0, 0, 0]), (0, [0] * 8)])
@@ -80,10 +80,10 @@ def test_attention_per_layer_takes_weight_and_bias_together(data):
 
 def test_cosine_attention_does_not_depend_on_length_and_at_a_low_temperature_attends_to_itself(data):
     gram = torch.stack(data) @ torch.stack(data).T
-    found, same, own = (
+    actual, same, own = (
         attention(*each, "cosine", t) for *each, t in ((gram, 1, 0.5), (1e4 * gram, 9, 0.5), (gram, 1, 1e-3))
     )
-    assert_close(found, same)
+    assert_close(actual, same)
     assert_close(own, torch.eye(4, dtype=torch.float64))
 
 

@@ -44,5 +44,5 @@ def test_what_is_applied_is_within_bounds():
     ],
 )
 def test_one_step(settings, before, agreement, after):
-    found = HyperWeights(weight_decay=0, **settings).step(Weights(*before), agreement)
-    assert (found.value, found.momentum) == (pytest.approx(after[0]), pytest.approx(after[1]))
+    actual = HyperWeights(weight_decay=0, **settings).step(Weights(*before), agreement)
+    assert (actual.value, actual.momentum) == (pytest.approx(after[0]), pytest.approx(after[1]))

@@ -118,11 +118,11 @@ class Counting(Aggregator):
 
     sends = "updates"
     measure = "nothing"
-    _asked: int = PrivateAttr(0)
+    _calls: int = PrivateAttr(0)
 
     def mixing(self, products, members, layout):
-        self._asked += 1
-        return blend(torch.full((1, 3), float(self._asked)))
+        self._calls += 1
+        return blend(torch.full((1, 3), float(self._calls)))
 
 
 def test_an_aggregator_that_remembers_is_named_in_a_warning(caplog):
@@ -131,7 +131,7 @@ def test_an_aggregator_that_remembers_is_named_in_a_warning(caplog):
         tried(own, "encoder", MEMBERS, LAYOUT)
     assert "Counting" in caplog.text
     assert "Mixing.keeps" in caplog.text
-    assert own._asked == 0
+    assert own._calls == 0
 
 
 @pytest.mark.parametrize(

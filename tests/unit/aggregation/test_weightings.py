@@ -43,9 +43,9 @@ every_kind = pytest.mark.parametrize("kind", UPDATES)
 every_weighting = pytest.mark.parametrize("name", ALL)
 
 
-def distance(updates, found, expected):
+def distance(updates, actual, expected):
     """How far two common updates are from each other, over the longest update."""
-    return np.linalg.norm((np.asarray(found) - np.asarray(expected)) @ updates) / np.linalg.norm(updates, axis=1).max()
+    return np.linalg.norm((np.asarray(actual) - np.asarray(expected)) @ updates) / np.linalg.norm(updates, axis=1).max()
 
 
 @every_kind
@@ -78,10 +78,10 @@ def test_fair_shares_solve_their_equation(kind, fairness):
 def test_mgda_is_the_shortest_and_certified(kind):
     gram = UPDATES[kind] @ UPDATES[kind].T
     weights = mgda(gram)
-    theirs = reference.MGDAWeighting(epsilon=1e-12, max_iters=500)(torch.from_numpy(gram)).numpy()
+    expected_weights = reference.MGDAWeighting(epsilon=1e-12, max_iters=500)(torch.from_numpy(gram)).numpy()
     assert (weights >= 0).all()
     assert weights.sum() == pytest.approx(1)
-    assert weights @ gram @ weights <= theirs @ gram @ theirs + 1e-12 * gram.max()
+    assert weights @ gram @ weights <= expected_weights @ gram @ expected_weights + 1e-12 * gram.max()
     assert weights @ gram @ weights - (gram @ weights).min() <= 1e-12 * gram.max()
 
 
@@ -149,13 +149,13 @@ GRAM = torch.from_numpy(UPDATES["conflicting"] @ UPDATES["conflicting"].T)
 
 @pytest.mark.parametrize("name", ["mgda", "upgrad"])
 def test_the_moving_average_is_torchjd_s(name):
-    theirs = reference.CRMOGMWeighting(lambda gram: Weighted(weighting=name).weights(gram), alpha=0.8)
+    expected_weights = reference.CRMOGMWeighting(lambda gram: Weighted(weighting=name).weights(gram), alpha=0.8)
     kept = (None, None, None)
     for seed in range(4):
         updates = torch.from_numpy(random(3, 5, seed))
         mixing = mixed(Weighted(weighting=name, memory=0.8), updates @ updates.T, kept=kept)
         kept = mixing.keeps
-        torch.testing.assert_close(mixing.blends[0].weights[0], theirs(updates @ updates.T))
+        torch.testing.assert_close(mixing.blends[0].weights[0], expected_weights(updates @ updates.T))
 
 
 def test_a_common_update_can_be_as_long_as_the_mean():

@@ -66,5 +66,5 @@ def test_bf16_on_a_cpu_computes_in_fewer_bits_and_keeps_parameters_whole():
     full, half = (member.perform(Order(0, upload=UP, evaluate=True)) for member in members)
     assert half.losses != full.losses
     assert half.losses == pytest.approx(full.losses, rel=0.02)
-    kept = [*members[1].personal.model.parameters(), *half.rows.values()]
-    assert {tensor.dtype for tensor in kept} == {torch.float32}
+    tensors = [*members[1].personal.model.parameters(), *half.rows.values()]
+    assert {each.dtype for each in tensors} == {torch.float32}

@@ -148,13 +148,13 @@ DEVIATIONS = [2.0**24, 1.37 * 2**24, 2.0**25 - 1]
 
 def test_noise_is_normal_also_in_its_tails_and_without_memory_and_takes_every_step_alike():
     source = Noise(bytes(range(32)), DEVIATIONS[1])
-    drawn = source.draw(1_000_000)
-    far = np.abs(drawn) > 3 * DEVIATIONS[1]
-    assert scipy.stats.kstest(drawn / DEVIATIONS[1], "norm").pvalue > 0.01
-    assert scipy.stats.binomtest(int(far.sum()), len(drawn), 2 * scipy.stats.norm.sf(3)).pvalue > 0.01
-    assert scipy.stats.chisquare(np.bincount(drawn & 63)).pvalue > 0.01
-    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 5 / len(drawn) ** 0.5
-    assert not np.array_equal(source.draw(9), drawn[:9])  # draws go on where they were
+    deviates = source.draw(1_000_000)
+    far = np.abs(deviates) > 3 * DEVIATIONS[1]
+    assert scipy.stats.kstest(deviates / DEVIATIONS[1], "norm").pvalue > 0.01
+    assert scipy.stats.binomtest(int(far.sum()), len(deviates), 2 * scipy.stats.norm.sf(3)).pvalue > 0.01
+    assert scipy.stats.chisquare(np.bincount(deviates & 63)).pvalue > 0.01
+    assert abs(np.corrcoef(deviates[1:], deviates[:-1])[0, 1]) < 5 / len(deviates) ** 0.5
+    assert not np.array_equal(source.draw(9), deviates[:9])  # draws go on where they were
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)
@@ -169,8 +169,8 @@ def test_each_bin_comes_as_often_as_the_law_says_to_the_last_bits(deviation):
     with localcontext(prec=50):
         for bin in range(COLUMNS):
             law = (-((Decimal(WIDTH) * bin / Decimal(deviation)) ** 2) / 2).exp() * weights[0]
-            found = weights[bin] * Decimal(float(table.highest[bin]))
-            assert abs(found / law - 1) < Decimal("3e-16")
+            actual = weights[bin] * Decimal(float(table.highest[bin]))
+            assert abs(actual / law - 1) < Decimal("3e-16")
 
 
 @pytest.mark.parametrize(("noise", "updates"), [(1.0, 1), (4.0, 1), (4.0, 100), (10.0, 100), (30.0, 25)])
@@ -206,15 +206,15 @@ def test_nothing_sent_and_noise_that_hides_all_cost_nothing_and_without_noise_no
     assert epsilon(0.0, 1) == float("inf")
 
 
-@pytest.mark.parametrize("wanted", [0.1, 1.0, 8.0, 300.0])
+@pytest.mark.parametrize("budget", [0.1, 1.0, 8.0, 300.0])
 @pytest.mark.parametrize("updates", [1, 25, 1000])
 @pytest.mark.parametrize("delta", [1e-5, 1e-8])
-def test_planned_noise_is_the_least_that_keeps_to_the_budget(wanted, updates, delta):
-    noise = noise_for(wanted, updates, delta)
-    assert epsilon(noise, updates, delta) <= wanted < epsilon(0.998 * noise, updates, delta)
+def test_planned_noise_is_the_least_that_keeps_to_the_budget(budget, updates, delta):
+    noise = noise_for(budget, updates, delta)
+    assert epsilon(noise, updates, delta) <= budget < epsilon(0.998 * noise, updates, delta)
 
 
-@pytest.mark.parametrize(("wanted", "noise"), [(1.0, 20.0), (8.0, 4.0), (50.0, 0.9)])
-def test_planned_updates_are_the_most_that_keep_to_the_budget(wanted, noise):
-    updates = updates_for(wanted, noise)
-    assert epsilon(noise, updates) <= wanted < epsilon(noise, updates + 1)
+@pytest.mark.parametrize(("budget", "noise"), [(1.0, 20.0), (8.0, 4.0), (50.0, 0.9)])
+def test_planned_updates_are_the_most_that_keep_to_the_budget(budget, noise):
+    updates = updates_for(budget, noise)
+    assert epsilon(noise, updates) <= budget < epsilon(noise, updates + 1)

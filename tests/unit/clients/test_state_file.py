@@ -47,9 +47,9 @@ def test_tensors_of_any_layout_can_be_written(rng):
         "nothing": torch.empty(0, 2),
         "ä": torch.tensor([True, False]),
     }
-    found = load(tensor_file(originals))
-    assert found.keys() == originals.keys()
-    assert all(found[name].dtype == value.dtype and found[name].equal(value) for name, value in originals.items())
+    actual = load(tensor_file(originals))
+    assert actual.keys() == originals.keys()
+    assert all(actual[name].dtype == value.dtype and actual[name].equal(value) for name, value in originals.items())
 
 
 @pytest.fixture(scope="module")

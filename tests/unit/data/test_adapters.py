@@ -11,11 +11,11 @@ from PIL import Image
 from fedhca2.data import KINDS, FileError, MapStyle
 from fedhca2.data.adapters import paint
 from fedhca2.data.own import OwnSamples
-from fedhca2.tasks.built_in import DeclaredTask, known_tasks
+from fedhca2.tasks.built_in import DeclaredTask, make_task_set
 from own_experiments import write_table
 
 SIZE = (32, 32)
-TASKS = known_tasks({"weight": DeclaredTask(kind="regression")})
+TASKS = make_task_set({"weight": DeclaredTask(kind="regression")})
 
 
 def picture(seed):
@@ -49,15 +49,15 @@ class Rows(Pairs):
 
 
 @pytest.mark.parametrize(
-    "held",
+    "data_set",
     [
         MapStyle(Pairs(), ("image", "classification"), labels={"classification": ("cat", "dog")}),
         MapStyle(Rows(), {"image": "pixels", "classification": "animal"}),
     ],
     ids=["tuples", "dicts"],
 )
-def test_any_map_style_data_set_can_be_read(held):
-    data = OwnSamples(held, SIZE, "train", cache=False)
+def test_any_map_style_data_set_can_be_read(data_set):
+    data = OwnSamples(data_set, SIZE, "train", cache=False)
     assert (len(data), data.labels["classification"].names) == (3, ("cat", "dog"))
     assert data.load(1, ["classification"])["classification"].tolist() == [1.0]
 
@@ -221,8 +221,8 @@ def write_coco(folder, size, categories, **content):
     named = [{"id": id, "name": name} for id, name in categories.items()]
     (folder / "annotations").mkdir()
     (folder / "train2017").mkdir()
-    found = {"images": images, "categories": named, **content}
-    (folder / "annotations" / "instances_train2017.json").write_text(json.dumps(found))
+    annotations = {"images": images, "categories": named, **content}
+    (folder / "annotations" / "instances_train2017.json").write_text(json.dumps(annotations))
     for i in (1, 2):
         Image.new("L", size[::-1], i).save(folder / "train2017" / f"{i}.png")
     return folder

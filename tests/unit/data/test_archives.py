@@ -36,14 +36,14 @@ def coloured(*colour):
 
 def struct(rows, fields):
     array = np.empty((1, len(rows)) if rows else (0, 0), [(name, object) for name in fields.split()])
-    for place, row in enumerate(rows):
-        array[0, place] = row
+    for position, row in enumerate(rows):
+        array[0, position] = row
     return array
 
 
-def mask(*place):
+def mask(*region):
     painted = np.zeros(SIZE, np.uint8)
-    painted[place] = 1
+    painted[region] = 1
     return painted
 
 
@@ -119,8 +119,8 @@ PIXELS = {  # what a file holds beyond what rendered scenes have, and the value 
 def test_files_are_read_exactly(root, archive, files, task, split, pixel):
     for name, content in files.items():
         write(root / name, content)
-    found = load(archive, root, task, split)
-    assert_close(found, torch.full((1, *SIZE), pixel, dtype=found.dtype))
+    actual = load(archive, root, task, split)
+    assert_close(actual, torch.full((1, *SIZE), pixel, dtype=actual.dtype))
 
 
 def test_validation_edges_are_the_boundaries_of_the_annotation_or_the_label_map(root):
@@ -139,9 +139,9 @@ def test_semseg_comes_from_pascal_context_only_where_voc_has_none(root):
 
 
 def test_normals_are_zero_where_the_class_is_not_valid(root):
-    found = load(PascalContext, root, "normals")
-    assert_close(found[..., :4], torch.tensor([-1.0, -0.6, 1.0]).view(3, 1, 1).expand(3, SIZE[0], 4))
-    assert not found[..., 4:].any()
+    actual = load(PascalContext, root, "normals")
+    assert_close(actual[..., :4], torch.tensor([-1.0, -0.6, 1.0]).view(3, 1, 1).expand(3, SIZE[0], 4))
+    assert not actual[..., 4:].any()
 
 
 def test_training_edges_equal_those_of_opencv_and_scikit_image():
@@ -206,7 +206,7 @@ FAULTS = [  # a file, what it holds, the task that reads it, and what is said
     ("human_parts/{}.mat", {"anno": np.zeros((2, 2))}, "human_parts", "readable as 'human_parts'"),
     ("human_parts/{}.mat", annotation((15, [("wing", mask(slice(0, 3)))])), "human_parts", "got 'wing'"),
     ("ImageSets/Parts/train.txt", {IDS[0]: [15]}, None, f"none for {IDS[1]}"),
-    *[("ImageSets/Parts/train.txt", found, None, "of classes by id") for found in ([], {IDS[0]: 15}, {IDS[0]: "15"})],
+    *[("ImageSets/Parts/train.txt", actual, None, "of classes by id") for actual in ([], {IDS[0]: 15}, {IDS[0]: "15"})],
     *[
         (CLASSES, {"chair": 2, "sky": number, "tvmonitor": 427}, "normals", "'sky': expected a number from 0 to 459")
         for number in (460, -1, 1.0, "2", True)
@@ -223,11 +223,11 @@ FAULTS = [  # a file, what it holds, the task that reads it, and what is said
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "task", "said"), FAULTS)
-def test_a_fault_is_named_by_its_file(root, name, content, task, said):
+@pytest.mark.parametrize(("name", "content", "task", "message"), FAULTS)
+def test_a_fault_is_named_by_its_file(root, name, content, task, message):
     path = write(root / name.format(IDS[0]), content)
     archive = Nyud if name.startswith(("segmentation", "gt_sets", "depth")) else PascalContext
-    with pytest.raises(BrokenFileError, match=said) as error:
+    with pytest.raises(BrokenFileError, match=message) as error:
         load(archive, root, task) if task else PascalContext(root, "train").usable(["human_parts"])
     assert error.value.path == path
 
@@ -257,8 +257,8 @@ def test_threads_get_the_same_samples(root):
     tasks = ["semseg", "human_parts", "sal", "normals", "edge"]
     data, alone = (PascalContextData(root=root, cache=True).open("train") for _ in range(2))
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda index: data.load(index % len(IDS), tasks), range(16)))
-    assert_close(found, [alone.load(index % len(IDS), tasks) for index in range(16)])
+        actual = list(pool.map(lambda index: data.load(index % len(IDS), tasks), range(16)))
+    assert_close(actual, [alone.load(index % len(IDS), tasks) for index in range(16)])
 
 
 def test_threads_compute_a_shared_property_once():
@@ -273,8 +273,8 @@ def test_threads_compute_a_shared_property_once():
 
     slow = Slow()
     with ThreadPoolExecutor(4) as pool:
-        found = set(pool.map(lambda _: slow.value, range(4)))
-    assert (len(found), len(begun)) == (1, 1)
+        values = set(pool.map(lambda _: slow.value, range(4)))
+    assert (len(values), len(begun)) == (1, 1)
 
 
 # Rendered scenes in the same layouts.

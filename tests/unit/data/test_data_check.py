@@ -30,7 +30,7 @@ def test_images_are_counted_by_split_and_size_and_nothing_is_written(root):
     before, heard = contents(root), list[tuple[int, int]]()
     report = check(root, progress=lambda done, total: heard.append((done, total)))
     assert (report.ok, heard) == (True, [(number, 5) for number in range(1, 6)])
-    sizes = {split: dict(found.sizes) for split, found in report.splits.items()}
+    sizes = {split: dict(report_of_split.sizes) for split, report_of_split in report.splits.items()}
     assert sizes == {"train": {SIZE: 3}, "val": {SIZE: 2}}
     assert contents(root) == before
 
@@ -91,12 +91,12 @@ def test_an_archive_that_is_not_the_papers_is_named_with_the_tasks_that_it_serve
 
 
 @pytest.mark.parametrize(
-    ("kind", "split", "count", "said"),
+    ("kind", "split", "count", "message"),
     [
         ("pascal_context", "val", 5105, "the papers' number"),
         ("nyud", "val", 654, "the papers' number"),
         ("nyud", "train", 795, "others than in the official list"),
     ],
 )
-def test_the_papers_images_are_known(kind, split, count, said):
-    assert said in compare_with_papers(kind, split, list(map(str, range(count))))[0]
+def test_the_papers_images_are_known(kind, split, count, message):
+    assert message in compare_with_papers(kind, split, list(map(str, range(count))))[0]

@@ -32,20 +32,20 @@ def written(tmp_path, values, suffix="png"):
 
 @pytest.mark.parametrize(("read", "scale"), [(read_colours, 257), (read_shades, 257), (read_values, 1)])
 def test_colours_and_shades_of_16_bits_are_scaled_to_8_and_classes_are_read_as_they_are(tmp_path, read, scale):
-    found = read(written(tmp_path, WIDE * scale))
-    assert np.array_equal(found, np.stack([WIDE] * len(found)))
+    actual = read(written(tmp_path, WIDE * scale))
+    assert np.array_equal(actual, np.stack([WIDE] * len(actual)))
 
 
 @pytest.mark.parametrize(
-    ("read", "values", "said"),
+    ("read", "values", "message"),
     [
         (read_colours, WIDE.astype(np.int32), "expected 8 or 16 bits per channel, got 32"),
         (read_colours, WIDE.astype(np.float32), "expected 8 or 16 bits per channel, got 32"),
         (read_values, WIDE + np.uint16(1), "expected values 0 … 255, got 256"),
     ],
 )
-def test_values_that_do_not_fit_are_refused(tmp_path, read, values, said):
-    with pytest.raises(BrokenFileError, match=rf"image\.tiff: {said}"):
+def test_values_that_do_not_fit_are_refused(tmp_path, read, values, message):
+    with pytest.raises(BrokenFileError, match=rf"image\.tiff: {message}"):
         read(written(tmp_path, values, "tiff"))
 
 

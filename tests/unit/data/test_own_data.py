@@ -111,8 +111,8 @@ def with_vectors(tmp_path, change="return sample"):
 
 @pytest.mark.parametrize(("settings", "note"), [({}, None), ({"note": "ours.yaml"}, "ours.yaml")])
 def test_paths_are_beside_the_experiment_that_names_them(tmp_path, settings, note):
-    given = opened(experiment_in(folder_with(tmp_path), **settings)).data.given
-    assert given == {"split": "train", "root": tmp_path / "images", "note": note and tmp_path / note}
+    settings_given = opened(experiment_in(folder_with(tmp_path), **settings)).data.given
+    assert settings_given == {"split": "train", "root": tmp_path / "images", "note": note and tmp_path / note}
     (tmp_path / "elsewhere").mkdir()
     child = tmp_path / "elsewhere" / "child.yaml"
     child.write_text("extends: ../ours.yaml\nrounds: 2\n", "utf-8")
@@ -196,20 +196,20 @@ BAD = {  # what is wrong with a sample, and what is said
 
 @pytest.mark.parametrize(("change", "message"), BAD.items())
 def test_a_bad_sample_is_named_before_training(tmp_path, change, message):
-    found = fault(experiment_in(folder_with(tmp_path, f"{change}; return sample"), tasks=["semseg", "depth"]))
-    assert found.startswith("data.mine: train[")
-    assert message in found
+    message = fault(experiment_in(folder_with(tmp_path, f"{change}; return sample"), tasks=["semseg", "depth"]))
+    assert message.startswith("data.mine: train[")
+    assert message in message
 
 
 def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
-    found = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
-    assert all(word in found for word in ("data.mine: val[0]: 'image'", "32×16", "32×24", "`resize: fit`"))
+    message = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
+    assert all(word in message for word in ("data.mine: val[0]: 'image'", "32×16", "32×24", "`resize: fit`"))
 
 
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
     change = "from PIL import Image; return {**sample, 'image': Image.new('1', (8000, 8000))}"
-    found = fault(experiment_in(folder_with(tmp_path, change)))
-    assert "'image': expected at most 40000000 pixels, got 8000×8000" in found
+    message = fault(experiment_in(folder_with(tmp_path, change)))
+    assert "'image': expected at most 40000000 pixels, got 8000×8000" in message
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
 def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
     settings = {"size": [32, 32]} if kind in ("my_data.py:nothing", "my_data.py:broken") else {}
     path = experiment_in(folder_with(tmp_path), kind=kind, tasks=["semseg"], **settings)
-    found = fault(path)
-    assert (message in found, "Did you mean" in found) == (True, kind in ("my_data.py:Shelvs", "nyuud"))
+    message = fault(path)
+    assert (message in message, "Did you mean" in message) == (True, kind in ("my_data.py:Shelvs", "nyuud"))
     assert run("data", "check", path).exit_code in (1, 2)  # a check passes nothing that a run refuses
 
 
@@ -271,9 +271,9 @@ def test_the_vectors_of_a_sample_may_be_missing(tmp_path, task, change):
 def test_a_task_without_any_label_is_named_before_training(tmp_path, split, kind, skip_broken):
     path = experiment_in(folder_with(tmp_path), kind="my_data.py:Lacking", lacking=split)
     path.write_text(path.read_text() + yaml.safe_dump({"skip_broken": skip_broken}))
-    found = fault(path)
-    assert found.startswith("data.mine: expected a label of 'depth'")
-    assert all(word in found for word in (kind, "'mine-depth'"))
+    message = fault(path)
+    assert message.startswith("data.mine: expected a label of 'depth'")
+    assert all(word in message for word in (kind, "'mine-depth'"))
 
 
 def test_some_labels_are_enough_and_check_counts_the_missing_ones(tmp_path):

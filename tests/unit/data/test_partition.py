@@ -109,8 +109,8 @@ def test_a_saved_partition_names_images_by_id_and_is_read_back(tmp_path):
     assert written["home"]["val"][0] == "1000000"
     (tmp_path / "partition.json").write_text(json.dumps(written))
     again = small(data=with_partition({"kind": "lists", "file": str(tmp_path / "partition.json")}), seed=4)
-    found = assign_shards(again, data)
-    assert found["outdoor-semseg"].train == shards["outdoor-semseg"].train
+    shards_again = assign_shards(again, data)
+    assert shards_again["outdoor-semseg"].train == shards["outdoor-semseg"].train
 
 
 def test_partitions_leave_the_global_generators_alone(scenes):

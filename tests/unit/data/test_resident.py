@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.data.augmentation import Choices, InputFormat, Preparation
-from fedhca2.data.batches import one_early
+from fedhca2.data.batches import prefetch
 from fedhca2.data.feed import DeviceFeed, ResidentImages, bytes_on_canvas, in_chunks, read_if_few
 from fedhca2.tasks import TASKS
 
@@ -61,22 +61,22 @@ def test_batches_do_not_depend_on_how_many_images_are_prepared_together(images, 
     ]
     resident, form = ResidentImages(range(images), samples, size, CPU), InputFormat(TASKS, size, 3)
     order, choices = torch.from_numpy(rng.permutation(images)), Choices.draw(rng, images)
-    found_lengths = []
+    chunk_lengths = []
 
     def together(numbers):
-        found_lengths.append(len(numbers))
+        chunk_lengths.append(len(numbers))
         return prepare(resident.pack(order[numbers], choices.map(lambda values: values[numbers])), form)
 
-    found = list(in_chunks(images, 2, most, together))
-    assert found_lengths == lengths
+    actual = list(in_chunks(images, 2, most, together))
+    assert chunk_lengths == lengths
     expected = [together(torch.arange(start, min(start + 2, images))) for start in range(0, images, 2)]
-    assert_close(found, expected, rtol=0, atol=0)
+    assert_close(actual, expected, rtol=0, atol=0)
 
 
 def test_items_are_taken_one_turn_before_they_are_asked_for():
-    taken = []
-    items = one_early(taken.append(number) or number for number in range(3))
-    assert taken == [0]
+    read = []
+    items = prefetch(read.append(number) or number for number in range(3))
+    assert read == [0]
     assert next(items) == 0
-    assert taken == [0, 1]
+    assert read == [0, 1]
     assert list(items) == [1, 2]

@@ -9,8 +9,8 @@ from fedhca2.data.label_spaces import CONTEXT_IDS
 from fedhca2.data.label_spaces import SCENE_LABELS as LABELS
 from fedhca2.data.scenes.drawing import draw_room, draw_street
 from fedhca2.data.scenes.rendering import count_people, encode_normals, render, salient, see
-from fedhca2.data.scenes.solids import UPRIGHT, Dice, Paint, Solid, box, capsule, ellipsoid, plane, sky, turn
-from fedhca2.data.scenes.world import photographed
+from fedhca2.data.scenes.solids import UPRIGHT, Dice, Paint, Solid, box, capsule, ellipsoid, plane, rotation, sky
+from fedhca2.data.scenes.world import photograph
 from fedhca2.metrics.edges import boundaries
 
 DOMAINS = ("outdoor", "indoor")
@@ -27,10 +27,10 @@ def batches():
 @pytest.mark.parametrize("size", [(32, 32), (19, 45)])
 def test_a_scene_does_not_depend_on_its_batch(domain, size):
     together = render(domain, [3, 11, 4], size=size, seed=1)
-    for place, index in enumerate([3, 11]):
+    for position, index in enumerate([3, 11]):
         alone = render(domain, [index], size=size, seed=1)
         for name, label in alone.items():
-            assert torch.equal(label[0], together[name][place]), name
+            assert torch.equal(label[0], together[name][position]), name
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -56,8 +56,8 @@ def test_normals_have_unit_length_but_in_the_sky_and_survive_an_8_bit_image(doma
     normals = batch["normals"]
     solid = torch.ones_like(normals[:, 0]) if domain == "indoor" else (batch["context"][:, 0] != 360).float()
     assert_close(normals.norm(dim=1), solid, atol=2 / 255, rtol=0)
-    kept = decode_normals(encode_normals(normals))
-    assert torch.equal(torch.where((normals == 0).all(1, keepdim=True), 0, kept), normals)
+    decoded = decode_normals(encode_normals(normals))
+    assert torch.equal(torch.where((normals == 0).all(1, keepdim=True), 0, decoded), normals)
 
 
 def test_normals_agree_with_the_slope_of_the_depth():
@@ -116,8 +116,15 @@ def test_a_mirrored_scene_has_mirrored_labels_and_negated_x_normals(draw):
 
 def _before_the_camera(*rows):
     world = [torch.tensor(row, dtype=torch.float64).numpy()[None] for row in rows]
-    return photographed(
-        Dice([0]), world, sky(WHITE), eye=[0.0, 0.0, 0.0], view=turn(0.0), focal=1.0, elevation=(1.2, 1.3), haze=0.0
+    return photograph(
+        Dice([0]),
+        world,
+        sky(WHITE),
+        eye=[0.0, 0.0, 0.0],
+        view=rotation(0.0),
+        focal=1.0,
+        elevation=(1.2, 1.3),
+        haze=0.0,
     )
 
 

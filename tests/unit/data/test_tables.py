@@ -86,9 +86,9 @@ def test_inputs_are_all_columns_that_nothing_else_names(tmp_path):
 
 def test_labels_may_be_missing_in_any_row(tmp_path):
     data = opened(table_in(tmp_path))
-    kept = [i for i in range(ROWS) if i % 5 != 4]
-    assert np.isnan(samples(data, "days")[:, 0]).tolist() == [i % 3 == 0 for i in kept]
-    assert np.isnan(samples(data, "back")[:, 0]).tolist() == [i % 5 == 0 for i in kept]
+    for_training = [i for i in range(ROWS) if i % 5 != 4]
+    assert np.isnan(samples(data, "days")[:, 0]).tolist() == [i % 3 == 0 for i in for_training]
+    assert np.isnan(samples(data, "back")[:, 0]).tolist() == [i % 5 == 0 for i in for_training]
 
 
 def test_a_batch_holds_the_same_as_its_samples(tmp_path):
@@ -149,8 +149,8 @@ def test_a_bad_table_is_one_line_before_training(tmp_path, settings, cells, word
         for line in [lines] if isinstance(lines, int) else lines:
             rows[line][column] = cell
 
-    found = fault(table_in(tmp_path, change, **settings))
-    assert all(word in found for word in words), found
+    message = fault(table_in(tmp_path, change, **settings))
+    assert all(word in message for word in words), message
 
 
 def test_a_million_columns_are_one_line(tmp_path):

@@ -124,8 +124,8 @@ def test_vectors_count_in_delta_m_and_tables_and_are_evaluated_again(finished):
     assert (list(result.clients["both"]), result.delta_m is not None) == (["people", "normals"], True)
     assert "RMSE ↓" in "\n".join(cell.text for row in result_table(RunFiles(finished)).rows for cell in row)
     command("evaluate", finished)
-    found = json.loads(next(finished.glob("evaluation*.json")).read_text())["clients"]
-    assert found == json.loads((finished / "result.json").read_text())["clients"]
+    evaluated = json.loads(next(finished.glob("evaluation*.json")).read_text())["clients"]
+    assert evaluated == json.loads((finished / "result.json").read_text())["clients"]
 
 
 @pytest.mark.slow

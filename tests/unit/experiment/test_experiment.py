@@ -104,7 +104,7 @@ MISTAKES = [
 def test_a_mistake_is_one_line_that_names_the_place(changes, line):
     with pytest.raises(UserError) as caught:
         Experiment.parse(small(**changes))
-    assert any(line in found for found in caught.value.lines), caught.value.lines
+    assert any(line in fault for fault in caught.value.lines), caught.value.lines
 
 
 def test_what_is_no_mapping_is_refused():

@@ -48,14 +48,14 @@ def test_what_a_run_writes_down_is_valid(name):
 
 
 def test_the_files_on_the_pages_are_valid():
-    found = {}
+    by_text = {}
     for page in ("own-data.md", "data-kinds.md", "own-task.md", "own-model.md"):
         for text in re.findall(r"```yaml\n(?:# \S+\.yaml\n)?(.*?)```", (ROOT / "docs" / page).read_text("utf-8"), re.S):
             values = parse_yaml(text)
             if isinstance(values, dict) and ({"data", "clients"} <= values.keys() or "extends" in values):
-                found[text] = faults(values)
-    assert len(found) >= 3
-    assert [each for each in found.values() if each] == []
+                by_text[text] = faults(values)
+    assert len(by_text) >= 3
+    assert [each for each in by_text.values() if each] == []
 
 
 OWN = {
@@ -110,8 +110,8 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_typical_mistake_is_refused(mistake):
     changes, fault = MISTAKES[mistake]
-    found = faults({**SMALL, **changes})
-    assert any(re.search(fault, line) for line in found), found
+    lines = faults({**SMALL, **changes})
+    assert any(re.search(fault, line) for line in lines), lines
 
 
 def test_a_file_that_extends_nothing_needs_data_and_clients():

@@ -130,7 +130,7 @@ def test_weights_are_hashed_once(tmp_path, monkeypatch):
     save_file(Encoder(EncoderConfig(name=TINY), (32, 32)).state_dict(), tmp_path / "weights.safetensors")
     os.utime(tmp_path / "weights.safetensors", (0, 0))  # a file that was just changed may change again
     hashed, hash_file = [], pretrained.file_digest
-    monkeypatch.setattr(pretrained, "file_digest", lambda *given: hashed.append(given) or hash_file(*given))
+    monkeypatch.setattr(pretrained, "file_digest", lambda *arguments: hashed.append(arguments) or hash_file(*arguments))
     encoder = {"name": TINY, "weights": str(tmp_path / "weights.safetensors")}
     experiment = small(model={"encoder": encoder}, rounds=1, baseline=True)
     run_small(experiment, tmp_path / "run")

@@ -39,10 +39,10 @@ BASES = {  # what a config extends, with b.yaml beside it, and what is said
 
 @pytest.mark.parametrize("name", BASES)
 def test_a_base_that_cannot_be_read_is_one_line(tmp_path, name):
-    content, said = BASES[name]
+    content, message = BASES[name]
     (tmp_path / "a.yaml").write_text(yaml.safe_dump({"extends": name}))
     (tmp_path / "b.yaml").write_text(content)
-    with pytest.raises(UserError, match=said) as refused:
+    with pytest.raises(UserError, match=message) as refused:
         read_config(tmp_path / "a.yaml")
     assert len(refused.value.lines) == 1
 
@@ -81,5 +81,5 @@ def test_every_table_and_figure_has_an_experiment():
         "MaT-FL table": (1, 2),
         "MaT-FL figure": (2, 4, 5, 6),
     }
-    places = {f"{kind} {number}" for kind, them in numbers.items() for number in them}
-    assert places <= {place for listing in built_in_experiments() for place in listing.belongs_to}
+    items = {f"{kind} {number}" for kind, them in numbers.items() for number in them}
+    assert items <= {item for listing in built_in_experiments() for item in listing.belongs_to}

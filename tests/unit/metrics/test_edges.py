@@ -31,8 +31,8 @@ def smooth_map(rng, height, width, sigma=1.5):
 
 def pairs(predicted, truth, radius):
     """Pairs of predicted and true pixels within the radius."""
-    places = np.argwhere(predicted)[:, None], np.argwhere(truth)[None]
-    return csr_matrix(((places[0] - places[1]) ** 2).sum(-1) <= radius**2)
+    pixels = np.argwhere(predicted)[:, None], np.argwhere(truth)[None]
+    return csr_matrix(((pixels[0] - pixels[1]) ** 2).sum(-1) <= radius**2)
 
 
 @pytest.mark.parametrize("density", [0.3, 0.6, 0.9])
@@ -66,15 +66,15 @@ def reference_suppression(image, radius):
     oy, ox = np.gradient(smooth)
     oxx, oxy, oyy = np.gradient(ox)[1], np.gradient(oy)[1], np.gradient(oy)[0]
     angle = np.mod(np.arctan(oyy * np.sign(-oxy) / (oxx + 1e-5)), np.pi)
-    kept = np.ones(image.shape, bool)
+    is_ridge = np.ones(image.shape, bool)
     for (i, j), a in np.ndenumerate(angle):
         for d in (d for d in range(-radius, radius + 1) if d):
             y = np.clip(i + d * np.sin(a), 0, image.shape[0] - 1.001)
             x = np.clip(j + d * np.cos(a), 0, image.shape[1] - 1.001)
             top, left = int(y), int(x)
             weights = np.outer([1 - (y - top), y - top], [1 - (x - left), x - left])
-            kept[i, j] &= 1.01 * image[i, j] >= (image[top : top + 2, left : left + 2] * weights).sum()
-    return np.where(kept, image, 0)
+            is_ridge[i, j] &= 1.01 * image[i, j] >= (image[top : top + 2, left : left + 2] * weights).sum()
+    return np.where(is_ridge, image, 0)
 
 
 @pytest.mark.parametrize("radius", [1, 4])

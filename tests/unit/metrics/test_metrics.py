@@ -160,8 +160,8 @@ def test_an_image_without_labels_does_not_count(rng):
 
 @pytest.mark.parametrize("degrees", [0.0, 1e-6, 30.0, 90.0, 179.999999, 180.0])
 def test_angle_is_accurate_at_both_ends(degrees):
-    turn = torch.tensor(degrees, dtype=torch.float64).deg2rad()
-    turned = torch.stack((turn.cos(), turn.sin(), torch.zeros_like(turn)))[None]
+    radians = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    turned = torch.stack((radians.cos(), radians.sin(), torch.zeros_like(radians)))[None]
     assert float(angle(torch.tensor([[3.0, 0.0, 0.0]]), turned)) == pytest.approx(degrees, abs=1e-12)
 
 

@@ -52,10 +52,10 @@ def test_a_plain_transformer_has_maps_at_four_strides_for_images_of_any_size(siz
 def test_a_pyramid_keeps_positions_whatever_the_patch(stride):
     patch, length = 14, 140
     centres = (torch.arange(length / patch) + 0.5) * patch
-    found = resample(centres.expand(1, 1, 10, 10), [length // stride] * 2, stride / patch)[0, 0, 0]
-    wanted = (torch.arange(length // stride) + 0.5) * stride
-    inside = (wanted >= centres[0]) & (wanted <= centres[-1])
-    assert_close(found[inside], wanted[inside])
+    actual = resample(centres.expand(1, 1, 10, 10), [length // stride] * 2, stride / patch)[0, 0, 0]
+    expected = (torch.arange(length // stride) + 0.5) * stride
+    inside = (expected >= centres[0]) & (expected <= centres[-1])
+    assert_close(actual[inside], expected[inside])
 
 
 def test_adapters_change_nothing_at_first():
@@ -95,8 +95,8 @@ def test_adapters_can_be_sent_and_trained_in_part(options, sent, changed):
 def test_training_leaves_a_frozen_backbone_and_its_statistics_as_they_are():
     network = model(adapters={"rank": 2})
     changed = trained(network)
-    kept = {name for name in network.state_dict() if name.startswith("encoder.") and name not in changed}
-    assert kept == set(network.fixed)
+    unchanged = {name for name in network.state_dict() if name.startswith("encoder.") and name not in changed}
+    assert unchanged == set(network.fixed)
     network = model("test_resnet", frozen=True)
     assert not {name for name in trained(network) if name.startswith("encoder.")}
     assert {slot.part for slot in network.slots()} == {"decoder", "decoder_norms", "head"}  # it has no row
@@ -147,7 +147,7 @@ def test_a_known_encoder_trains(name):
     assert f"| `{name}` | " in PAGE.split("<summary>Families that do not work")[0]
     network = build_model(ModelConfig(encoder={"name": name}), {"semseg": 3}, (64, 64), seed=0, client="")
     image = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    assert [tuple(found.shape[-2:]) for found in network.encoder(image)] == [(16, 16), (8, 8), (4, 4), (2, 2)]
+    assert [tuple(map.shape[-2:]) for map in network.encoder(image)] == [(16, 16), (8, 8), (4, 4), (2, 2)]
     network(image)["semseg"].square().mean().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
 

@@ -38,8 +38,8 @@ def test_a_model_starts_as_without_it_and_leaves_this_start_with_the_first_gradi
 def test_it_carries_gradients_from_one_task_to_the_decoder_of_another(decoder):
     def reached(model):
         parameters = list(model.decoders["semseg"].parameters())
-        found = torch.autograd.grad(model(image())["depth"].square().sum(), parameters, allow_unused=True)
-        return any(gradient is not None and bool(gradient.any()) for gradient in found)
+        gradients = torch.autograd.grad(model(image())["depth"].square().sum(), parameters, allow_unused=True)
+        return any(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
     busy = built(decoder=decoder)
     nn.init.eye_(busy.interaction.project.weight)  # it has left its start
@@ -79,7 +79,7 @@ class Mean(nn.Module):
 
     def __init__(self, tasks, width, share=0.5):
         super().__init__()
-        self.given = tasks, width
+        self.arguments = tasks, width
         self.share = nn.Parameter(torch.tensor(share))
 
     def forward(self, maps):
@@ -111,7 +111,7 @@ UNFIT = {
 
 def test_a_class_of_ones_own_gets_the_tasks_the_width_and_its_settings():
     model = built({"kind": f"{__name__}:Mean", "share": 0.25})
-    assert model.interaction.given == (("semseg", "depth"), 8)
+    assert model.interaction.arguments == (("semseg", "depth"), 8)
     decoded = {task: decoder(model.encoder(image())) for task, decoder in model.decoders.items()}
     expected = decoded["depth"] + 0.25 * torch.stack(list(decoded.values())).mean(0)
     assert model.decode(model.encoder(image()))["depth"].equal(expected)

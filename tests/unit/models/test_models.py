@@ -50,8 +50,8 @@ def test_common_decoders_and_heads_are_those_of_the_task_whatever_the_client_and
 
 def test_another_seed_starts_elsewhere_and_embedded_weights_replace_random_ones():
     scenes = ModelConfig(encoder=EncoderConfig(name="swin_micro", weights="scenes"))
-    found = [each[Slot("encoder")] for each in (built("a"), built("a", seed=1), built("a", config=scenes))]
-    assert not any(torch.equal(*pair) for pair in combinations(found, 2))
+    encoders = [each[Slot("encoder")] for each in (built("a"), built("a", seed=1), built("a", config=scenes))]
+    assert not any(torch.equal(*pair) for pair in combinations(encoders, 2))
 
 
 def test_building_leaves_the_global_generator_alone():

@@ -89,8 +89,8 @@ def test_large_numbers_are_learned_scored_and_answered_in_their_unit(tmp_path, k
     scores = result.clients["photos-1"]["year"]
     assert scores["rmse"] < 1.5 * scores["trivial"] < 50  # years; without standardising it is about 1,970
     trained = Trained.open(tmp_path / "run", "photos-1", allow_code=[__name__])
-    asked = np.full((32, 32, 3), 128, np.uint8) if kind == "Years" else np.array([0, 1, 0, 0], np.float32)
-    assert 1900 < trained.predict(asked)["year"].item() < 2050
+    example = np.full((32, 32, 3), 128, np.uint8) if kind == "Years" else np.array([0, 1, 0, 0], np.float32)
+    assert 1900 < trained.predict(example)["year"].item() < 2050
 
 
 def test_a_model_of_an_earlier_version_answers_as_it_is():
