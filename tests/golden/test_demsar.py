@@ -36,27 +36,14 @@ def stats():
     return stats
 
 
-@pytest.fixture(scope="module")
-def demsar():
+def test_the_worked_example(stats):
     table = np.array([[float(score) for score in line.split()] for line in AUC.split("\n") if line])
-    return rank(dict(zip(NAMES, table.T.tolist(), strict=True)))
-
-
-def test_average_ranks_of_the_worked_example(demsar):
+    demsar = rank(dict(zip(NAMES, table.T.tolist(), strict=True)))
     published = {"C4.5+m+cf": 1.964, "C4.5+m": 2.000, "C4.5+cf": 2.893, "C4.5": 3.143}
     assert list(demsar.ranks) == list(published)
     assert demsar.ranks == pytest.approx(published, abs=5e-4)
-
-
-def test_friedmans_test_of_the_worked_example(demsar, stats):
     assert demsar.p_value == pytest.approx(stats.f.sf(3.69, 3, 39), rel=0.01)  # F = 3.69, rounded, with 3 and 39
-
-
-def test_critical_difference_of_the_worked_example(demsar):
     assert demsar.critical_difference == pytest.approx(1.25, abs=5e-3)
-
-
-def test_nemenyis_test_is_not_powerful_enough_in_the_worked_example(demsar):
     assert demsar.groups == [list(demsar.ranks)]  # 3.143 and 1.964 are closer than 1.25
 
 

@@ -78,52 +78,21 @@ def assert_parameters(tag, values, tolerance):
                 assert_close(actual[slot], row, rtol=0, atol=tolerance)
 
 
-@pytest.fixture
-def recorded_solver(monkeypatch):
-    """Use the weights of the released solver instead of ours."""
-
-    def use(tag):
-        recorded = iter([DATA[f"{tag}/r{round}/w_slsqp"] for round in range(META[tag]["rounds"])])
-        monkeypatch.setattr("fedhca2.aggregation.fedhca2.solve", lambda gram, c: next(recorded))
-
-    return use
-
-
 @pytest.mark.parametrize("tag", META)
-def test_parameters(tag):
-    _, values, _ = replay(tag)
+def test_parameters_learned_weights_and_momenta(tag):
+    states, values, _ = replay(tag)
     assert_parameters(tag, values, 1e-5)
+    if tag in LEARNED:
+        assert_learned(tag, states, "value", "", rtol=0, atol=2e-5)
+        assert_learned(tag, states, "momentum", "_mom", rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("tag", LEARNED)
-def test_with_the_recorded_solution_the_shared_update_agrees_to_2e_6(tag, recorded_solver):
-    recorded_solver(tag)
-    _, _, shared = replay(tag)
+def test_with_the_weights_of_the_released_solver_all_agree_to_2e_6(tag, monkeypatch):
+    recorded = iter([DATA[f"{tag}/r{round}/w_slsqp"] for round in range(META[tag]["rounds"])])
+    monkeypatch.setattr("fedhca2.aggregation.fedhca2.solve", lambda gram, c: next(recorded))
+    states, values, shared = replay(tag)
     for round, row in enumerate(shared):
         assert_close(row, torch.from_numpy(DATA[f"{tag}/r{round}/U"]), rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("tag", LEARNED)
-def test_learned_weights(tag):
-    states, _, _ = replay(tag)
-    assert_learned(tag, states, "value", "", rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("tag", LEARNED)
-def test_momentum(tag):
-    states, _, _ = replay(tag)
-    assert_learned(tag, states, "momentum", "_mom", rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("tag", LEARNED)
-def test_with_the_recorded_solution_parameters_agree_to_2e_6(tag, recorded_solver):
-    recorded_solver(tag)
-    _, values, _ = replay(tag)
-    assert_parameters(tag, values, 2e-6)
-
-
-@pytest.mark.parametrize("tag", LEARNED)
-def test_with_the_recorded_solution_learned_weights_agree_to_2e_6(tag, recorded_solver):
-    recorded_solver(tag)
-    states, _, _ = replay(tag)
     assert_learned(tag, states, "value", "", rtol=0, atol=2e-6)
+    assert_parameters(tag, values, 2e-6)

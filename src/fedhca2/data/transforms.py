@@ -41,7 +41,7 @@ class Placement:
 def place_image(own: Size, size: Size) -> Placement:
     """Place an image in the middle of the network's input, scaled down if it is larger.
 
-    >>> placement((375, 500), (128, 128))
+    >>> place_image((375, 500), (128, 128))
     Placement(inside=(slice(16, 112, None), slice(0, 128, None)), size=(375, 500), scale=0.256)
     """
     scale = min(1.0, size[0] / own[0], size[1] / own[1])

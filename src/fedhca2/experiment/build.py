@@ -87,7 +87,7 @@ class ClientPlan:
         return self.steps * (1 + len(self.spec.tasks))
 
     @property
-    def drawn(self) -> bool:
+    def is_drawn(self) -> bool:
         """Whether the client knows its first model."""
         return self._first is not None
 
@@ -114,7 +114,7 @@ class ClientPlan:
 
     def rebuild(self, state: ClientState) -> Client:
         """Build the client in a saved state; raises ValueError if that is another's. Draws only if it never did."""
-        if not self.drawn:
+        if not self.is_drawn:
             self.draw()
         self._own_values = None
         client = self._client(deepcopy(self.common.model))
