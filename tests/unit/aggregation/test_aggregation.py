@@ -93,20 +93,16 @@ def attentive(models, **settings):
     return Attentive(**settings).mixing((models @ models.T)[None], members, LAYOUT).blends[0].weights
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 100.0])
-def test_fedamp_is_a_convex_mixture(spread, rng):
-    models = 1 + spread * torch.randn(5, 3, generator=rng, dtype=torch.float64)
-    weights = attentive(models)
-    assert (weights >= 0).all()
-    assert_close(weights.sum(dim=1), torch.ones(5, dtype=torch.float64))
-
-
-def test_fedamp_of_two_models_is_the_formula():
+def test_fedamp_of_two_models_is_the_formula_and_of_many_a_convex_mixture(rng):
     models = torch.tensor([[0.0], [0.8]])
     xi = np.exp(-0.64 / 0.5) * 0.3 / 0.5
     expected = torch.tensor([[1 - xi, xi], [xi, 1 - xi]])
     assert_close(attentive(models, alpha=0.3, sigma=0.5), expected, check_dtype=False)
     assert_close(attentive(1e3 * models), torch.eye(2), check_dtype=False)  # far models are left alone
+    for spread in (0.0, 0.1, 1.0, 100.0):
+        weights = attentive(1 + spread * torch.randn(5, 3, generator=rng, dtype=torch.float64))
+        assert (weights >= 0).all()
+        assert_close(weights.sum(dim=1), torch.ones(5, dtype=torch.float64))
 
 
 def test_clusters_ignore_what_all_have_in_common_and_members_get_the_mean_of_theirs():
@@ -118,17 +114,12 @@ def test_clusters_ignore_what_all_have_in_common_and_members_get_the_mean_of_the
     assert_close(mixed(Clustered(), data)[:, 0], torch.tensor([1.1, 1.1, 3.1, 3.1]))
 
 
-def test_votes_are_counted_over_layers():
-    near_1 = torch.tensor([1.0, 0.9, 0.8, 0.1])
-    near_3 = torch.tensor([1.0, 0.2, 0.1, 0.9])
-    layers = torch.stack([torch.eye(4), torch.eye(4), torch.eye(4)])
-    layers[:, 0] = torch.stack([near_1, near_1, near_3])
-    assert voting_weights(layers, friends=2)[0].nonzero().flatten().tolist() == [0, 1]
-
-
-def test_voting_weights_are_the_mean_of_normalised_similarities():
+def test_voting_weights_are_the_mean_of_normalised_similarities_of_friends_by_the_votes_of_all_layers():
     layers = torch.tensor([[[1.0, 0.5], [0.5, 1.0]], [[1.0, -0.5], [-0.5, 1.0]]])
     assert_close(voting_weights(layers, friends=2)[0], torch.tensor([5 / 6, 1 / 6], dtype=torch.float64))
+    layers = torch.eye(4).repeat(3, 1, 1)
+    layers[:, 0] = torch.tensor([[1.0, 0.9, 0.8, 0.1], [1.0, 0.9, 0.8, 0.1], [1.0, 0.2, 0.1, 0.9]])
+    assert voting_weights(layers, friends=2)[0].nonzero().flatten().tolist() == [0, 1]
 
 
 VOTERS = Layout(("a.weight", "a.bias", "table", "norm.weight", "b.weight"), ((2, 2), (2,), (3, 3), (2,), (2, 2, 1, 1)))

@@ -197,5 +197,5 @@ def test_the_record_says_what_was_declined(tmp_path):
     assert {client for _, client in declined} == {HONEST, HOSTILE}
 
 
-def test_the_bytes_of_a_reply_count_what_it_says():
+def test_the_bytes_of_a_reply_count_its_reason_for_declining():
     assert Reply("a", 0, declined="nó").nbytes == 3

@@ -57,17 +57,6 @@ def test_a_setting_of_another_kind_is_refused(settings):
         OptimizerConfig(**settings)
 
 
-def test_a_slower_rate_in_a_captured_step_is_that_of_its_tensor():
-    rate = torch.tensor(0.1)
-    parameter = nn.Parameter(torch.ones(1))
-    optimizer = OptimizerConfig(kind="sgd").build([parameter], rate, 0.0)
-    for _ in range(2):
-        parameter.grad = torch.ones(1)
-        optimizer.step()
-        rate.fill_(0.01)
-    assert parameter.item() == pytest.approx(0.89)
-
-
 def moves(client, **training):
     """How far SGD moves each value of a client's encoder, and of its decoders and heads."""
     learner = Learner(
