@@ -174,12 +174,6 @@ def test_parts_of_people_are_painted_by_group(root, objects, column):
     assert load(PascalContext, root, "human_parts")[0, :, 0].tolist() == column
 
 
-@pytest.mark.parametrize(("tasks", "usable"), [(["human_parts"], [1, 3]), (["human_parts", "sal"], [0, 1, 2, 3])])
-def test_only_a_client_with_human_parts_alone_drops_images_without_a_person(root, tasks, usable):
-    data = PascalContext(root, "train")
-    assert list(data.usable(tasks)) == list(data.for_share([3, 0]).usable(tasks)) == usable
-
-
 @pytest.mark.parametrize("name", ["JPEGImages/{}.jpg", "sal_distill/{}.png"])
 def test_a_missing_file_of_a_client_s_images_or_labels_is_named(root, name):
     path = root / name.format(IDS[2])
@@ -239,14 +233,11 @@ def test_an_id_leads_to_no_other_folder(root, id):
         PascalContext(root, "train")
 
 
-def test_the_cache_saves_the_second_read_and_is_never_changed(root):
+def test_the_cache_saves_the_second_read_is_never_changed_and_keeps_to_its_limit(root):
     data = PascalContextData(root=root, cache=True).open("train")
     data.load(0, ["semseg"])["semseg"].zero_()
     (root / f"semseg/VOC12/{IDS[0]}.png").unlink()
     assert data.load(0, ["semseg"])["semseg"].unique().tolist() == [15]
-
-
-def test_the_cache_keeps_to_its_limit():
     cache = Cache(limit=100)
     for number in range(10):
         cache.get((str(number), "image"), lambda: torch.zeros(40, dtype=torch.uint8))
@@ -315,9 +306,12 @@ def test_scenes_are_read_back_exactly(scenes, split):
 
 
 def test_images_with_people_are_those_of_the_rendered_data_set(scenes):
+    """Only a client with human_parts alone drops the others."""
     same = ScenesData(domain="outdoor", size=(64, 64), **COUNTS, seed=3).open("train")
     written = PascalContext(scenes / "pascal_context", "train")
-    assert list(written.usable(["human_parts"])) == list(same.usable(["human_parts"]))
+    alone = list(written.usable(["human_parts"]))
+    assert alone == list(written.for_share([3, 0]).usable(["human_parts"])) == list(same.usable(["human_parts"]))
+    assert len(alone) < len(written.usable(["human_parts", "sal"])) == COUNTS["train"]
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):

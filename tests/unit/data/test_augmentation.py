@@ -86,6 +86,8 @@ def test_an_image_to_evaluate_is_normalised_and_padded_with_zeros_on_all_sides(r
     assert_close(inside * IMAGE_DEVIATION + IMAGE_MEAN, one["image"].float(), atol=1e-3, rtol=0)
     inside.zero_()
     assert not image.any()
+    with pytest.raises(ValueError, match="at most 8×8"):
+        for_evaluation(sample(rng, 9, 8), (8, 8))
 
 
 @pytest.mark.parametrize(
@@ -97,11 +99,6 @@ def test_padding_and_unknown_values_are_ignored(rng, task, channels, unknown):
     label[:, 0, :unknown] = 0
     padded = for_evaluation(sample(rng, 4, 4, **{task: label}), (8, 8))[task]
     assert (padded == 255).sum() == (48 + unknown) * channels
-
-
-def test_an_image_to_evaluate_that_does_not_fit_is_refused(rng):
-    with pytest.raises(ValueError, match="at most 8×8"):
-        for_evaluation(sample(rng, 9, 8), (8, 8))
 
 
 @pytest.mark.parametrize("size", [(32, 96), (20, 30)])
@@ -201,11 +198,7 @@ def test_colours_are_rounded_down_as_whole_numbers_are():
     assert_close(actual, expected.float(), rtol=0, atol=0)
 
 
-def test_a_grey_image_has_no_colour_to_change():
-    grey = torch.arange(256.0).view(1, 16, 16).expand(3, -1, -1)
-    assert_close(distort(grey, saturation=1.5, hue=17), grey, rtol=0, atol=0)
-
-
-def test_fractions_of_a_level_are_cut_off():
+def test_grey_has_no_colour_to_change_and_fractions_of_a_level_are_cut_off():
     grey = torch.arange(100.0).view(1, 10, 10).expand(3, -1, -1)
+    assert_close(distort(grey, saturation=1.5, hue=17), grey, rtol=0, atol=0)
     assert_close(distort(grey + 0.99, contrast_after=1.5), (grey * 1.5).floor(), rtol=0, atol=0)

@@ -42,18 +42,14 @@ def test_ranges_are_those_of_known_labels(root):
 
 
 @pytest.mark.parametrize("folder", ["sal_distill", "JPEGImages"])
-def test_a_missing_file_is_named(root, folder):
+def test_a_missing_file_or_list_is_named(root, folder):
     path = first(root, folder)
     path.unlink()
     report = check(root)
     assert (report.missing, f"missing: {path}" in list(report.lines())) == ([path], True)
-
-
-def test_a_missing_list_is_named_and_the_other_split_is_read(root):
-    path = root / "ImageSets" / "Context" / "val.txt"
-    path.unlink()
+    (list_file := root / "ImageSets" / "Context" / "val.txt").unlink()  # the other split is still read
     report = check(root)
-    assert (report.missing, list(report.splits)) == ([path], ["train"])
+    assert (list_file in report.missing, list(report.splits)) == (True, ["train"])
 
 
 @pytest.mark.parametrize(
@@ -64,12 +60,6 @@ def test_a_damaged_file_is_named_once(root, folder):
     path = first(root, folder)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert list(check(root).broken) == [path]
-
-
-def test_a_label_of_another_size_is_broken(root):
-    path = first(root, "sal_distill")
-    Image.fromarray(np.zeros((3, 4), np.uint8)).save(path)
-    assert check(root).broken == {path: "expected 24×32 like its image, got 3×4"}
 
 
 def test_a_folder_that_is_neither_archive_is_an_error(tmp_path):

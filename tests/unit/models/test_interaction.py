@@ -47,7 +47,7 @@ def test_it_carries_gradients_from_one_task_to_the_decoder_of_another(decoder):
     assert not reached(built(None, decoder=decoder))
 
 
-def test_places_are_as_coarse_as_the_encoders_coarsest_map():
+def test_attention_is_between_positions_of_the_encoders_coarsest_map():
     seen = []
     model = built()
     model.interaction.qkv.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[1]))
@@ -57,13 +57,10 @@ def test_places_are_as_coarse_as_the_encoders_coarsest_map():
     assert seen == [len(TASKS) * height * width]
 
 
-def test_every_client_draws_its_own_again_and_again():
+def test_clients_draw_their_own_interactions_and_models_that_differ_in_them_are_of_different_kinds():
     first, again, other = (built(client=client).interaction.state_dict() for client in "aab")
     assert all(tensor.equal(again[name]) for name, tensor in first.items())
     assert not first["qkv.weight"].equal(other["qkv.weight"])
-
-
-def test_models_that_differ_in_their_interaction_are_of_different_kinds():
     assert len({built(None).kind, built().kind, built(tasks={"depth": 1, "semseg": 5}).kind}) == 3
     assert built().kind == built().kind
     assert built(tasks={"depth": 1}).interaction is None  # it has nobody to exchange with
