@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import yaml
 
 from fedhca2.configs import built_in_file, built_in_names, read_schema
 from fedhca2.experiment import Experiment
@@ -76,9 +75,10 @@ def test_what_users_bring_along_is_valid(own):
     assert faults({**SMALL, **OWN[own]}) == []
 
 
-def test_a_file_that_extends_another_may_leave_out_what_that_has():
+def test_only_a_file_that_extends_another_may_leave_out_data_and_clients():
     changes = {"data": {"outdoor": {"train": 5}}, "method": {"c": 0.3}, "tasks": {"people": {"weight": 2}}}
     assert faults({"extends": "demo", **changes}) == []
+    assert faults({"rounds": 3}) == [": 'data' is a required property", ": 'clients' is a required property"]
 
 
 MISTAKES = {
@@ -112,10 +112,3 @@ def test_a_typical_mistake_is_refused(mistake):
     changes, fault = MISTAKES[mistake]
     lines = faults({**SMALL, **changes})
     assert any(re.search(fault, line) for line in lines), lines
-
-
-def test_a_file_that_extends_nothing_needs_data_and_clients():
-    assert faults(yaml.safe_load("rounds: 3")) == [
-        ": 'data' is a required property",
-        ": 'clients' is a required property",
-    ]
