@@ -20,7 +20,7 @@ def norms(record, moment):
 
 
 @pytest.mark.parametrize(("name", "policy"), [("fedavg", "local"), ("fedper", "local"), ("fedper", "average")])
-def test_statistics_stay_as_they_were_if_they_are_local_or_of_a_part_that_is_not_shared(name, policy):
+def test_local_statistics_and_those_of_unshared_parts_do_not_change(name, policy):
     for records in federated(name, batch_norm=policy).records.values():
         assert all(torch.equal(row, records[1].before[slot]) for slot, row in norms(records[1], "received").items())
 
@@ -51,7 +51,7 @@ def test_recalibrated_statistics_are_those_of_the_local_images():
 
 
 @pytest.mark.parametrize("name", ["fedavg", "single_task_fl", "fedpull", "matfl", "matfl_voting", "fedhca2", "ties"])
-def test_statistics_are_mixed_as_their_parameters_or_averaged_where_weights_are_learned_or_there_are_none(name):
+def test_statistics_are_mixed_as_their_parameters_or_averaged(name):
     """And the mixture takes the place of a client's own: a sum of changes could make a variance negative."""
     federation, sent = ArrayFederation(resolve(name, {"batch_norm": "average"}), PAIRS), []
     federation.round(lambda replies: sent.extend(reply.rows[ENCODER_NORMS] for reply in replies) or replies)

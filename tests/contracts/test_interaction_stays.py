@@ -52,7 +52,7 @@ def test_the_server_knows_nothing_of_it():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_it_is_in_no_reply_changed_by_no_server_and_trained_unless_decoders_are_frozen(form):
+def test_an_interaction_is_never_sent_and_trains_unless_decoders_are_frozen(form):
     experiment, clients = members(form, None)
     frozen = "decoder" in METHODS[FORMS[form]["name"]].local.frozen
     for number, (reply, before, received, after) in enumerate(rounds_of(form)):

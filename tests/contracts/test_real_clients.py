@@ -69,7 +69,7 @@ def equal_slots(one, other):
 
 
 @every_method
-def test_clients_of_a_task_start_with_the_same_frozen_parts_and_with_others_of_their_own(name):
+def test_clients_of_a_task_start_with_equal_frozen_parts_and_their_own_others(name):
     records = federated(name).records
     equal = {"encoder", "decoder_norms"} | METHODS[name].local.frozen  # statistics of no image are all the same
     assert equal_slots(records["road"][0].before, records["street"][0].before) == equal

@@ -72,7 +72,7 @@ def test_the_server_keeps_as_many_rows_as_declared_whoever_takes_part(name):
     assert {row.dtype for rows in federation.state.rows.values() for row in rows} == {torch.float32}
 
 
-def test_a_round_without_replies_changes_no_kept_row_and_one_that_is_huge_leaves_finite_rows():
+def test_no_replies_change_no_row_of_the_server_and_huge_ones_leave_it_finite():
     federation = encoders(METHODS["fedadam"])[2]
     rows_before = federation.state.rows
     federation.round(lambda replies: [])
@@ -87,7 +87,7 @@ def test_a_round_without_replies_changes_no_kept_row_and_one_that_is_huge_leaves
     assert all(row.isfinite().all() for rows in federation.state.rows.values() for row in rows)
 
 
-def test_rows_are_kept_by_layout():
+def test_the_server_keeps_rows_of_each_layout():
     wide = Site("indoor", ("depth",), "wide")
     federation = ArrayFederation(METHODS["fedavgm"], [*SITES, wide, wide])
     federation.run(2)

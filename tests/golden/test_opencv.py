@@ -48,7 +48,7 @@ def test_labels_are_scaled_to_the_nearest_neighbour_and_images_linearly(case):
 
 
 @pytest.mark.parametrize("case", range(8))
-def test_long_axes_are_read_at_the_same_places(case):
+def test_long_axes_are_read_at_the_same_positions(case):
     expected = GOLDEN[f"axis/{case}/nearest"]
     length, scaled = (torch.tensor([[int(each)]]) for each in (GOLDEN[f"axis/{case}/length"], len(expected)))
     actual = axes(length, scaled, torch.zeros_like(length), len(expected), torch.zeros(1, 1, dtype=torch.bool)).nearest

@@ -89,7 +89,7 @@ def ratio(problem, rate, train_decoders):
 
 @pytest.mark.parametrize("train_decoders", [False, True])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_measured_difference_tends_to_the_predicted_one_linearly_with_the_learning_rate(seed, train_decoders):
+def test_the_measured_difference_tends_to_the_predicted_one_linearly(seed, train_decoders):
     problem = Problem(seed)
     near, far = (abs(ratio(problem, rate, train_decoders) - 1) for rate in (1e-4, 1e-3))
     assert far < 0.01

@@ -66,7 +66,7 @@ def test_a_slot_is_read_as_it_is_written_and_what_is_no_slot_is_refused(text):
 MIXED = [torch.tensor(1), torch.ones(3, 2), torch.empty(0), torch.tensor([True]), torch.ones(300, dtype=torch.bfloat16)]
 
 
-def test_packed_copies_are_moved_at_once_by_type_and_keep_values_types_order_and_alignment():
+def test_packed_copies_move_once_for_each_type_and_keep_values_and_order():
     moves = []
     copies = copy_packed(MIXED, lambda packed: moves.append(packed.dtype) or packed)
     assert all(map(torch.equal, copies, MIXED))

@@ -67,7 +67,7 @@ def test_label_hooks_treat_a_batch_as_its_samples(map_task):
     assert_close(changed(batch), torch.stack([changed(one) for one in batch]))
 
 
-def test_parts_map_without_parts_is_ignored_but_others_are_kept():
+def test_a_map_of_parts_without_any_part_is_ignored():
     label = torch.zeros(2, 1, 2, 2, dtype=torch.uint8)
     label[1, 0, 0, 0] = 3
     assert TASKS["human_parts"].ignored(label).flatten().tolist() == [255] * 4 + [3, 0, 0, 0]

@@ -67,7 +67,7 @@ def test_what_is_added_may_be_rescaled_and_is_the_mean_if_the_radius_is_zero(dat
     assert_close(mixed(ConflictAverse(c=0), data) - own, own.mean(dim=0).expand(4, -1), rtol=1e-5, atol=1e-6)
 
 
-def test_with_groups_the_group_s_mean_takes_the_place_of_the_own_update(data):
+def test_with_groups_the_group_s_mean_replaces_the_own_update(data):
     added = mixed(ConflictAverse(), data)[2] - data[2]
     assert_close(mixed(ConflictAverse(groups=True), data)[2], (data[0] + data[2]) / 2 + added, rtol=1e-5, atol=1e-5)
 
@@ -78,7 +78,7 @@ def test_attention_per_layer_takes_weight_and_bias_together(data):
     assert_close(added, attention(layer @ layer.T, 207).float() @ layer, rtol=1e-5, atol=1e-5)
 
 
-def test_cosine_attention_does_not_depend_on_length_and_at_a_low_temperature_attends_to_itself(data):
+def test_cosine_attention_ignores_length_and_at_low_temperature_attends_to_itself(data):
     gram = torch.stack(data) @ torch.stack(data).T
     actual, same, own = (
         attention(*each, "cosine", t) for *each, t in ((gram, 1, 0.5), (1e4 * gram, 9, 0.5), (gram, 1, 1e-3))
@@ -105,7 +105,7 @@ def test_fedamp_of_two_models_is_the_formula_and_of_many_a_convex_mixture(rng):
         assert_close(weights.sum(dim=1), torch.ones(5, dtype=torch.float64))
 
 
-def test_clusters_ignore_what_all_have_in_common_and_members_get_the_mean_of_theirs():
+def test_clusters_ignore_what_all_have_in_common_and_members_get_their_mean():
     theta = torch.tensor([[100.0, 1.0], [100.0, 1.1], [100.0, -1.0], [100.0, -0.9]], dtype=torch.float64)
     labels = clusters_of(theta @ theta.T, 2)
     assert (labels[0] == labels[1], labels[2] == labels[3], labels[0] == labels[2]) == (True, True, False)
@@ -114,7 +114,7 @@ def test_clusters_ignore_what_all_have_in_common_and_members_get_the_mean_of_the
     assert_close(mixed(Clustered(), data)[:, 0], torch.tensor([1.1, 1.1, 3.1, 3.1]))
 
 
-def test_voting_weights_are_the_mean_of_normalised_similarities_of_friends_by_the_votes_of_all_layers():
+def test_voting_weights_are_mean_similarities_of_friends_chosen_by_all_layers():
     layers = torch.tensor([[[1.0, 0.5], [0.5, 1.0]], [[1.0, -0.5], [-0.5, 1.0]]])
     assert_close(voting_weights(layers, friends=2)[0], torch.tensor([5 / 6, 1 / 6], dtype=torch.float64))
     layers = torch.eye(4).repeat(3, 1, 1)

@@ -16,7 +16,7 @@ def mapped(tmp_path):
 
 
 @pytest.mark.parametrize("expected", [(), (0, 0), (0, 1), (1, 5), (0, 10**9)])
-def test_a_mapped_row_has_the_values_of_its_file_whatever_is_expected_also_after_it_was_released(mapped, expected):
+def test_a_mapped_row_has_the_values_of_its_file_also_after_release(mapped, expected):
     row, actual = mapped
     for _ in range(2):
         if expected:

@@ -99,7 +99,7 @@ def test_mixtures_of_any_rows(stack, count, per_tensor, zeros):
     assert_close(torch.stack(actual), expected.float(), rtol=2e-7, atol=1e-12 * len(data))
 
 
-def test_a_mixture_has_the_same_bits_alone_and_beside_others():
+def test_a_mixture_has_the_same_bits_alone_and_with_others():
     rng = torch.Generator().manual_seed(0)
     rows = make(layout_of([20_000]), [torch.randn(20_000, generator=rng) for _ in range(14)])
     weights = torch.rand(6, 14, dtype=torch.float64, generator=rng) + 0.1
@@ -119,7 +119,7 @@ def test_a_mixture_s_value_has_the_same_bits_in_a_short_row(n):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("n", [4, 13, 48, 100])
-def test_a_value_that_is_not_finite_shows_in_its_own_products_and_in_its_own_column_of_mixtures(value, n):
+def test_a_value_that_is_not_finite_spoils_only_its_row_and_column(value, n):
     data = many_rows(n, 3000)
     data[1][1500] = value
     rows = make(layout_of([3000]), data)

@@ -37,7 +37,7 @@ def test_estimated_products_have_exact_lengths_and_near_cosines(kind):
     assert torch.linalg.eigvalsh(actual / lengths[:, None] / lengths)[0] > -1e-6
 
 
-def test_rows_no_longer_than_a_sketch_are_measured_exactly_and_one_that_is_not_finite_shows():
+def test_short_rows_are_measured_exactly_and_a_row_that_is_not_finite_shows():
     rows = make(layout_of([300, 700]), long_rows(columns=1000))
     assert torch.equal(rows.estimated_products(1024, seed=0), rows.products("rows", whole=True))
     data = long_rows(count=3)
@@ -46,7 +46,7 @@ def test_rows_no_longer_than_a_sketch_are_measured_exactly_and_one_that_is_not_f
     assert lengths.isfinite().tolist() == [True, False, True]
 
 
-def test_a_sketch_has_the_same_bits_alone_and_beside_others():
+def test_a_sketch_has_the_same_bits_alone_and_with_others():
     data = long_rows(count=6)
     together = make(layout_of([20_000]), data).sketches(1024, seed=3)
     for number, row in enumerate(data):

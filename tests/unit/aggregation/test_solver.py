@@ -24,7 +24,7 @@ def gram_of(kind, n, seed):
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(KINDS), st.integers(1, 40), st.integers(0, 10**6), st.floats(0, 0.99))
-def test_weights_are_on_the_simplex_and_their_gap_is_certified_where_the_direction_is_defined(kind, n, seed, c):
+def test_weights_are_on_the_simplex_with_a_certified_gap(kind, n, seed, c):
     gram = gram_of(kind, n, seed)
     w = solve(gram, c)
     assert (w >= 0).all()

@@ -161,7 +161,7 @@ def test_a_common_update_can_be_as_long_as_the_mean():
     assert float(weights @ GRAM @ weights) == pytest.approx(4 * float(GRAM.mean()))
 
 
-def test_with_no_alpha_the_common_update_takes_the_place_of_the_own():
+def test_without_alpha_the_common_update_replaces_the_own():
     mixing = mixed(ConflictAverse(alpha=None), GRAM)
     assert (mixing.base, len(mixing.blends), mixing.blends[0].hyper) == ("start", 1, False)
 

@@ -82,7 +82,7 @@ def length(rows):
     return float(torch.cat(list(rows.values())).double().norm())
 
 
-def test_parameters_that_leave_are_near_what_the_server_knows_and_later_ones_near_those():
+def test_private_parameters_stay_near_those_that_the_server_already_has():
     member = client("fedamp", privacy=PRIVATE)
     published = member.rows((ENCODER, DECODER))
     for round in range(2):

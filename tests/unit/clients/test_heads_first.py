@@ -33,7 +33,7 @@ def _differ(one, other):
     return not torch.equal(one, other)
 
 
-def test_heads_train_first_with_the_rate_of_the_round_and_images_of_their_own_and_then_the_encoder(passes):
+def test_heads_train_before_the_encoder_with_its_rate_and_other_batches(passes):
     heard = []
     client = clients(small(method={"name": "fedrep", "head_epochs": 2}))["home"]
     client.perform(Order(0), lambda name, done, total, loss: heard.append((done, total)))

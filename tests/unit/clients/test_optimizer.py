@@ -78,7 +78,7 @@ def test_an_encoder_with_a_rate_of_its_own_moves_by_its_share_of_the_schedules_r
 
 
 @pytest.mark.parametrize("name", ["optimizer", "loss_weights"])
-def test_what_is_said_of_training_reaches_the_steps(name):
+def test_settings_of_training_change_the_steps(name):
     changed = {"optimizer": {"kind": "adam", "amsgrad": True}, "loss_weights": False}[name]
     both = client("outdoor-normals"), client("outdoor-normals", **{name: changed})
     replies = [each.perform(Order(0, upload={"head": "parameters"})) for each in both]

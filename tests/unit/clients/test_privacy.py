@@ -54,7 +54,7 @@ def assert_same(one, other):
     assert_close(dict(one), dict(other), rtol=0, atol=0)
 
 
-def test_all_rows_together_are_clipped_unless_they_are_small_and_noise_is_added_to_that():
+def test_all_rows_together_are_clipped_if_they_are_long_and_then_noised():
     clipped = privatise(updates(), Privacy(clip=2.0), KEY, 0)
     assert float(torch.cat(list(clipped.values())).norm()) == pytest.approx(2.0)
     noised = privatise(updates(), Privacy(clip=2.0, noise=0.005), KEY, 0)
@@ -65,7 +65,7 @@ def test_all_rows_together_are_clipped_unless_they_are_small_and_noise_is_added_
 
 
 @pytest.mark.parametrize(("clip", "noise"), [(2.0, 0.5), (0.1, 3.0)])
-def test_noise_has_the_deviation_that_is_asked_for(clip, noise):
+def test_noise_has_the_deviation_of_the_settings(clip, noise):
     assert float(sent(Privacy(clip=clip, noise=noise)).std()) == pytest.approx(clip * noise, rel=0.02)
 
 
@@ -194,7 +194,7 @@ def test_without_the_extra_there_is_no_audit(monkeypatch):
     assert audited_epsilon({1.0: 1}) is None
 
 
-def test_nothing_sent_and_noise_that_hides_all_cost_nothing_and_without_noise_nothing_is_private():
+def test_epsilon_is_0_for_no_updates_or_endless_noise_and_infinite_without_noise():
     assert epsilon(1.0, 0) == epsilon(combined({})) == audited_epsilon({}) == epsilon(1e7, 1) == 0
     assert epsilon(0.0, 1) == float("inf")
 

@@ -39,7 +39,7 @@ def answers(**labels):
     return trivial_answers(Batches(Labelled(**tensors), range(count), list(tensors), batch_size=1))
 
 
-def test_it_is_the_largest_class_or_the_mean_of_each_channel_and_unknown_labels_do_not_count():
+def test_the_trivial_answer_is_the_largest_class_or_the_mean_of_known_labels():
     maps = [[[[2, 2], [2, 255]]], [[[255, 255], [255, 1]]]]
     assert answers(semseg=maps, classification=[[1], [nan]]) == {"semseg": torch.tensor([2]), "classification": 1}
     actual = answers(regression=[[1, 10], [3, nan]], depth=[[[[0, 1]]], [[[3, 255]]]])
@@ -47,7 +47,7 @@ def test_it_is_the_largest_class_or_the_mean_of_each_channel_and_unknown_labels_
     assert answers(regression=[[nan]], classification=[[nan]]) == {}
 
 
-def test_the_last_scores_of_a_client_have_it_for_every_task_unless_plain_maps_say_nothing():
+def test_last_scores_have_the_trivial_score_of_every_task_with_plain_maps():
     client = clients_of(small())["home"]
     assert all("trivial" in scores for scores in client.evaluate(trivial=True).values())
     assert not any("trivial" in scores for scores in client.evaluate().values())

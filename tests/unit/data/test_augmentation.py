@@ -137,7 +137,7 @@ def test_labels_change_with_their_image(rng, task, label, changes, expected):
     assert_close(alone(sample(rng, **{task: label}), (8, 8), **changes)[task], expected(label))
 
 
-def test_a_smaller_image_is_kept_whole(rng):
+def test_a_smaller_image_is_not_cropped(rng):
     result = alone(sample(rng, semseg=torch.ones(1, 8, 8, dtype=torch.uint8)), (8, 8), scale=0.5)
     assert (result["semseg"] == 1).sum() == 16
 

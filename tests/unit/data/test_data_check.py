@@ -35,7 +35,7 @@ def test_images_are_counted_by_split_and_size_and_nothing_is_written(root):
     assert contents(root) == before
 
 
-def test_ranges_are_those_of_known_labels(root):
+def test_ranges_leave_out_unknown_labels(root):
     path = first(root, "semseg/VOC12")
     Image.fromarray(np.where(np.eye(*SIZE), 20, 255).astype(np.uint8)).save(path)
     assert check(root).splits["train"].ranges["semseg"] == (0, 20)
@@ -88,5 +88,5 @@ def test_an_archive_that_is_not_the_papers_is_named_with_the_tasks_that_it_serve
         ("nyud", "train", 795, "others than in the official list"),
     ],
 )
-def test_the_papers_images_are_known(kind, split, count, message):
+def test_a_split_is_compared_with_the_papers(kind, split, count, message):
     assert message in compare_with_papers(kind, split, list(map(str, range(count))))[0]

@@ -60,7 +60,7 @@ LOCATIONS = {  # continent, degrees north and east, whether there is land, lowes
 
 @installed
 @pytest.mark.parametrize("name", LOCATIONS)
-def test_a_place_is_where_it_is(name):
+def test_a_location_is_in_its_tile(name):
     continent, north, east, land, lowest, highest, relief = LOCATIONS[name]
     for top, left, tile in (tile for split in SPLITS for tile in tiles(continent, split)):
         if 0 <= top - north < 32 / 12 and 0 <= east - left < 32 / 12:
@@ -93,7 +93,7 @@ def test_continents_and_splits_share_no_tile():
 
 
 @installed
-def test_whole_blocks_are_held_out_on_every_continent_for_every_size():
+def test_validation_takes_whole_blocks_of_every_continent_for_every_size():
     cases = [(continent, side) for continent in CONTINENTS for side in (32, 64, 128)]
     train, val = (set().union(*(blocks(continent, split, side) for continent, side in cases)) for split in SPLITS)
     assert not train & val

@@ -31,7 +31,7 @@ def written(tmp_path, values, suffix="png"):
 
 
 @pytest.mark.parametrize(("read", "scale"), [(read_colours, 257), (read_shades, 257), (read_values, 1)])
-def test_colours_and_shades_of_16_bits_are_scaled_to_8_and_classes_are_read_as_they_are(tmp_path, read, scale):
+def test_16_bits_of_colours_and_shades_become_8_and_classes_stay_as_they_are(tmp_path, read, scale):
     actual = read(written(tmp_path, WIDE * scale))
     assert np.array_equal(actual, np.stack([WIDE] * len(actual)))
 

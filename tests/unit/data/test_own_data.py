@@ -110,7 +110,7 @@ def with_vectors(tmp_path, change="return sample"):
 
 
 @pytest.mark.parametrize(("settings", "note"), [({}, None), ({"note": "ours.yaml"}, "ours.yaml")])
-def test_paths_are_beside_the_experiment_that_names_them(tmp_path, settings, note):
+def test_relative_paths_start_at_the_folder_of_the_experiment(tmp_path, settings, note):
     settings_given = opened(experiment_in(folder_with(tmp_path), **settings)).data.given
     assert settings_given == {"split": "train", "root": tmp_path / "images", "note": note and tmp_path / note}
     (tmp_path / "elsewhere").mkdir()
@@ -175,7 +175,6 @@ BAD = {  # what is wrong with a sample, and what is said
     "sample['image'] = sample['image'] / 2": "'image': expected floats from 0 to 1, or bytes",
     "sample['image'] = np.zeros((9, 9, 4))": "'image': expected 1 or 3 channels, got 4×9×9",
     "sample['image'] = 'a.png'": "'image': expected an array of numbers",
-    "from PIL import Image; sample['image'] = Image.new('1', (8000, 8000))": "at most 40000000 pixels, got 8000×8000",
     "del sample['image']": "'image', got semseg, depth",
     "sample = tuple(sample.values())": "{'image': …, task: …}, got tuple",
     "sample = sample['picture']": "KeyError: 'picture' (my_data.py, line 24)",
@@ -187,6 +186,12 @@ def test_a_bad_sample_is_named_before_training(tmp_path, change, message):
     message = fault(experiment_in(folder_with(tmp_path, f"{change}; return sample"), tasks=["semseg", "depth"]))
     assert message.startswith("data.mine: train[")
     assert message in message
+
+
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
+    change = "from PIL import Image; return {**sample, 'image': Image.new('1', (8000, 8000))}"
+    message = fault(experiment_in(folder_with(tmp_path, change)))
+    assert "'image': expected at most 40000000 pixels, got 8000×8000" in message
 
 
 def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):

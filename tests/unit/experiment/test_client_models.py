@@ -18,7 +18,7 @@ def models(*own, **model):
     return [spec.model for spec in Experiment.parse(values).specs]
 
 
-def test_a_client_changes_only_what_it_names_but_another_encoder_has_none_of_the_settings():
+def test_a_client_changes_only_what_it_names_unless_it_has_another_encoder():
     own = [{}, {"encoder": {"weights": "none"}, "decoder_width": 8}, {"encoder": {"name": "swin_micro"}}]
     first, second, third = models(*own, encoder={"name": TINY, "drop_path": 0.2})
     assert (second.encoder, second.decoder_width) == (first.encoder, 8)
@@ -44,6 +44,6 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("settings", "line"), FAULTS)
-def test_a_fault_in_a_clients_model_is_named_with_its_place(settings, line):
+def test_a_fault_in_a_clients_model_names_the_setting(settings, line):
     with pytest.raises(UserError, match=line):
         models({}, settings)

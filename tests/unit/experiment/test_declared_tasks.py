@@ -40,7 +40,7 @@ def fault(**changes):
     return error.value.lines
 
 
-def test_a_task_comes_from_a_file_beside_the_experiment(tmp_path):
+def test_a_task_comes_from_a_file_in_the_folder_of_the_experiment(tmp_path):
     (tmp_path / "ours.py").write_text(OURS, "utf-8")
     values = {"tasks": {"tall": {"kind": "ours.py:HEIGHT", "weight": 3}}, "clients": TWO[:1]}
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump({"extends": "scenes_labels", **values}), "utf-8")

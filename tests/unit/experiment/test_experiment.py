@@ -24,7 +24,7 @@ def test_a_split_is_one_client_for_each_task_and_copies_are_numbered():
     assert names(small(clients=copies)) == ["indoor-depth-1", "indoor-depth-2"]
 
 
-def test_single_task_clients_share_the_images_and_multi_task_clients_among_themselves():
+def test_single_task_and_multi_task_clients_each_divide_all_images():
     clients = [*SMALL["clients"], {"name": "street", "data": "outdoor", "tasks": ["semseg", "sal"]}]
     experiment = Experiment.parse(small(clients=clients))
     shards = assign_shards(experiment, open_data(experiment))
@@ -94,13 +94,13 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("changes", "line"), MISTAKES)
-def test_a_mistake_is_one_line_that_names_the_place(changes, line):
+def test_a_mistake_is_one_line_that_names_the_setting(changes, line):
     with pytest.raises(UserError) as caught:
         Experiment.parse(small(**changes))
     assert any(line in fault for fault in caught.value.lines), caught.value.lines
 
 
-def test_a_saved_config_keeps_the_letters_of_its_title_and_what_is_no_mapping_is_refused():
+def test_a_saved_config_keeps_the_letters_of_its_title_and_a_list_is_refused():
     assert "title: Größe 😀\n" in Experiment.load("demo", ["title=Größe 😀"]).to_yaml()
     with pytest.raises(UserError, match=r"config: expected a mapping of keys to values, got \['rounds'\]"):
         Experiment.parse(["rounds"])

@@ -62,7 +62,7 @@ def test_a_misspelt_experiment_gets_a_suggestion():
         read_config("fedhca2/scenaro1")
 
 
-def test_every_experiment_has_a_title_and_every_table_and_figure_of_the_papers_an_experiment():
+def test_every_experiment_has_a_title_and_every_table_an_experiment():
     listings = built_in_experiments()
     for listing in listings:
         assert listing.title

@@ -45,7 +45,7 @@ def test_thinning_is_that_of_scikit_image(density, seed):
 
 @pytest.mark.parametrize("radius", [0.5, 1.0, 2.3, 4.7])
 @pytest.mark.parametrize("seed", range(5))
-def test_each_threshold_is_thinned_on_its_own_and_its_matching_is_as_large_as_scipy_finds(radius, seed):
+def test_each_threshold_is_thinned_alone_and_matched_as_scipy_does(radius, seed):
     rng = np.random.default_rng(seed)
     level = np.floor(smooth_map(rng, 40, 50, sigma=1.2) * 20.99).astype(np.uint8)
     truth = rng.random(level.shape) < 0.1

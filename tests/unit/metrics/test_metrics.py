@@ -87,7 +87,7 @@ def test_ignored_pixels_do_not_count(make, example, rng):
 
 
 @pytest.mark.parametrize(("make", "example"), KINDS.values(), ids=KINDS)
-def test_nothing_known_has_no_score(make, example, rng):
+def test_without_any_known_label_there_is_no_score(make, example, rng):
     p, g = example(rng)
     unknown = torch.full(g.shape, 255.0 if g.ndim > 2 else torch.nan)
     assert isnan(score(make, (p, unknown))[make().name])
@@ -202,7 +202,7 @@ def test_clients_of_a_kind_count_once(kinds, expected):
     assert isnan(delta_m({**PAIRS, "b": {"semseg": float("nan")}}, ALONE, BETTER, kinds))
 
 
-def test_a_baseline_of_zero_does_not_matter_if_another_client_of_the_kind_has_a_score():
+def test_a_baseline_of_zero_needs_another_client_of_its_kind():
     ours, alone = {"a": {"semseg": 2.0}, "b": {"semseg": 2.0}}, {"a": {"semseg": 0.0}, "b": {"semseg": 2.0}}
     assert delta_m(ours, alone, BETTER, {"a": "one", "b": "one"}) == 100
     assert isnan(delta_m(ours, alone, BETTER))

@@ -11,7 +11,7 @@ from fedhca2.models.multitask import DeepLab
 
 
 @pytest.mark.parametrize("stride", [8, 16, 32])
-def test_the_coarsest_map_has_the_output_stride_and_outputs_have_the_size_of_the_image(stride):
+def test_the_coarsest_map_has_the_output_stride_and_outputs_the_image_size(stride):
     config = ModelConfig(encoder=EncoderConfig(name="test_resnet", output_stride=stride), decoder="deeplab")
     model, image = MultiTaskModel(config, {"semseg": 5}, (64, 96)).eval(), torch.zeros(1, 3, 64, 96)
     assert model.encoder(image)[-1].shape[-2:] == (64 // stride, 96 // stride)

@@ -136,7 +136,7 @@ def test_a_layer_without_autocast_keeps_its_weights():
     assert expected.dtype == torch.float32
 
 
-def test_a_constant_is_computed_once_and_only_where_it_is_kept():
+def test_a_constant_is_computed_once_only_in_a_block_with_constants():
     maps, constants = torch.randn(2, 5, 7, 9), {}
     with with_constants(constants):
         first, second = resample(maps, (14, 18)), resample(maps, (14, 18))

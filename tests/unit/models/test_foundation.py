@@ -116,7 +116,7 @@ def test_a_saved_state_has_no_backbone_and_restores_the_rest():
     assert all(value.equal(state[name]) for name, value in learner.tensors("personal").items())
 
 
-def test_equal_settings_give_equal_adapters_and_backbones_which_have_a_fingerprint_if_they_are_frozen():
+def test_equal_settings_give_equal_adapters_and_equal_fingerprints_of_backbones():
     one, other = model(adapters={}), model(adapters={})
     assert fingerprint(one) == fingerprint(other) != fingerprint(model()) == ""
     assert all(value.equal(other.slots()[ENCODER][name]) for name, value in one.slots()[ENCODER].items())
@@ -137,7 +137,7 @@ def test_backbones_without_stochastic_depth_have_maps(name):
 
 
 @pytest.mark.parametrize("name", ["ghostnet_050", "efficientvit_b0", "edgenext_xx_small"])
-def test_a_known_encoder_trains(name):
+def test_an_encoder_of_the_page_trains(name):
     assert f"| `{name}` | " in PAGE.split("<summary>Families that do not work")[0]
     network = build_model(ModelConfig(encoder={"name": name}), {"semseg": 3}, (64, 64), seed=0, client="")
     image = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))

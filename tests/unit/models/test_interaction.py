@@ -57,7 +57,7 @@ def test_attention_is_between_positions_of_the_encoders_coarsest_map():
     assert seen == [len(TASKS) * height * width]
 
 
-def test_clients_draw_their_own_interactions_and_models_that_differ_in_them_are_of_different_kinds():
+def test_interactions_are_drawn_by_client_and_distinguish_kinds_of_models():
     first, again, other = (built(client=client).interaction.state_dict() for client in "aab")
     assert all(tensor.equal(again[name]) for name, tensor in first.items())
     assert not first["qkv.weight"].equal(other["qkv.weight"])

@@ -62,7 +62,7 @@ def test_a_client_knows_the_mean_and_deviation_of_its_own_training_labels(kind):
     assert head.deviation.item() == pytest.approx(labels.std(correction=0).item())
 
 
-def test_its_loss_is_that_of_standardised_values_and_models_of_earlier_versions_have_no_scale():
+def test_its_loss_is_of_standardised_values_and_older_models_have_no_scale():
     head = ScaledHead(4, 1)
     head.load_state_dict(
         {name: value for name, value in head.state_dict().items() if name not in ("mean", "deviation")}

@@ -23,7 +23,7 @@ def test_timm_has_the_same_function_where_windows_fit_several_times(rng):
     assert same == [True, True, True, False]
 
 
-def test_the_size_that_an_encoder_is_built_for_does_not_matter_and_images_are_padded_to_whole_patches(rng):
+def test_an_encoder_takes_images_of_any_size_padded_to_whole_patches(rng):
     image = torch.randn(1, 3, 61, 90, generator=rng)
     padded = encoder((512, 512))(functional.pad(image, (0, 2, 0, 3)))
     assert_close(encoder((32, 32))(image), padded, rtol=0, atol=0)
