@@ -1,4 +1,4 @@
-"""What a method adds to local training besides the tasks' own losses: one class for each kind."""
+"""What a method adds to local training, to the tasks' own losses: one class for each kind."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -88,7 +88,7 @@ class Objective(Config):
         return kept
 
     def drift(self, kept: Kept) -> Tensor | None:
-        """What every step subtracts from a slot besides its own, times the learning rate; None for nothing."""
+        """What every step subtracts from a slot in addition to its own, times the learning rate; None for nothing."""
         return None
 
     def shift(self, kept: Kept) -> Tensor | None:

@@ -73,7 +73,7 @@ class ArrayFederation:
         self.state = self.server.start()
 
     def replies(self, round):
-        """Every client's reply after training; what it adds depends only on the seed and its place in the list."""
+        """Every client's reply after training; what it adds depends only on the seed and its number."""
         rng = torch.Generator().manual_seed(1000 * self.seed + round + 1)
         deltas = [random_rows(site, rng, 0.1) for site in self.sites]
         return [

@@ -60,7 +60,7 @@ def test_a_strong_pull_ends_nearer_to_the_anchor(name):
     for strength in (1e4, 1e-6):
         record = federated(name, **{setting: strength}).records["home"][0 if name == "feddyn" else 1]
         anchor = record.received[ENCODER]
-        if name == "fedamp":  # what was sent does not take the place of its own
+        if name == "fedamp":  # what was sent does not replace its own
             anchor = sum(addend.row for addend in record.order.deliveries[ENCODER].addends)
         distances.append(float((record.personal[ENCODER] - anchor).norm()))
     assert distances[0] < 0.9 * distances[1]

@@ -38,7 +38,7 @@ found = []
 
 def hear(event, arguments):
     if event == "pickle.find_class" and not any("numba/core/caching" in name for name in callers()):
-        found.append(arguments)  # numba keeps its compiled code beside the package
+        found.append(arguments)  # numba stores its compiled code in the package's folder
 
 def callers():
     frame = sys._getframe(2)

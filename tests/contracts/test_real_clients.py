@@ -158,11 +158,7 @@ def test_nothing_but_the_shared_parts_is_in_a_reply(name):
         for record in records[:ROUNDS]:
             tensors = [item.numel() for item in walk(record.reply) if isinstance(item, Tensor)]
             assert sorted(tensors) == sorted(shared)
-
-
-@pytest.mark.parametrize("name", ["fedhca2", "fedavg"])
-def test_updates_go_up_as_updates_and_parameters_as_parameters(name):
-    for record in records_of(federated(name), 0):
+    for record in records_of(fleet, 0) if name in ("fedhca2", "fedavg") else ():
         for slot, row in record.reply.rows.items():
             start = record.received[slot] if METHODS[name].encoder.sends == "updates" else torch.zeros_like(row)
             assert torch.equal(row, record.after[slot] - start)

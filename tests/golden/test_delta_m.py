@@ -1,4 +1,4 @@
-"""Every Δm of the papers' tables, recomputed from the metrics printed beside it."""
+"""Every Δm of the papers' tables, recomputed from the metrics in the same row."""
 
 import json
 from pathlib import Path

@@ -201,7 +201,7 @@ class Exchange:
         return self.received if self.objective.anchor == "received" else {}
 
     def drifts(self) -> Rows:
-        """What every step subtracts besides, times the learning rate."""
+        """What every step subtracts in addition to its own, times the learning rate."""
         drifts = {slot: self.objective.drift(kept) for slot, kept in self.kept.items()}
         return {slot: drift for slot, drift in drifts.items() if drift is not None}
 

@@ -35,7 +35,7 @@ from fedhca2.tasks import TaskSet
 from fedhca2.tasks.built_in import DeclaredTask, make_task_set
 from fedhca2.version import __version__
 
-INPUT, LOSS, ALL = "input", "loss", "all"  # jobs besides the parts of a model
+INPUT, LOSS, ALL = "input", "loss", "all"  # jobs that are no part of a model
 COMPILER = "torch._inductor.compile_fx"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 

@@ -165,7 +165,7 @@ class CocoMasks:
         if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
             raise BrokenFileError(self.path, "expected images, annotations and categories, got other keys")
         categories = self._entries(content, "categories", id=int, name=str)
-        if len(categories) > 254:  # beside the background; 255 is unknown
+        if len(categories) > 254:  # 0 is the background; 255 is unknown
             raise BrokenFileError(self.path, f"expected at most 254 categories, got {len(categories)}")
         self.classes = {category["id"]: number for number, category in enumerate(categories, 1)}
         names = [category["name"] for category in categories]
@@ -295,7 +295,7 @@ def fill_polygon(corners: Corners, region: Region) -> Mask:
 
 
 def decode_runs(runs: Sequence[int] | str | bytes, size: Size) -> Mask:
-    """The mask of run lengths down the columns, of 0 and 1 in turn, beginning with 0; they may be compressed."""
+    """The mask of run lengths down the columns, alternately of 0 and 1, beginning with 0; they may be compressed."""
     counts = decompress(runs) if isinstance(runs, str | bytes) else runs
     if (covered := sum(counts)) != size[0] * size[1]:
         raise ValueError(f"runs of {covered} pixels, instead of {size[0]}×{size[1]}")

@@ -331,7 +331,7 @@ def target(task: Task, label: Tensor, rows: Axes, columns: Axes, outside: Tensor
 
 @cache
 def mean_and_deviation(device: torch.device) -> tuple[Tensor, Tensor]:
-    """What images are normalised by; held on every device, since neither graphs nor compiled code should move it."""
+    """What images are normalised by, stored once per device: graphs and compiled code should not copy it."""
     return IMAGE_MEAN.to(device), IMAGE_DEVIATION.to(device)
 
 

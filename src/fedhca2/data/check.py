@@ -52,7 +52,7 @@ class SplitReport:
 
 @dataclass
 class CheckReport:
-    """The contents of a data set beside the papers', tasks without a folder, and missing or broken files."""
+    """The contents of a data set compared with the papers', tasks without a folder, missing files, broken files."""
 
     title: str
     origin: list[str] = field(default_factory=list)

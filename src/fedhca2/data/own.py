@@ -136,7 +136,7 @@ def _takes_split(value: Any) -> bool:
 
 
 def _with_located_paths(hint: Any) -> Any:
-    """The same type, with paths beside the experiment's file."""
+    """The same type, with relative paths that start at the folder of the experiment's file."""
     if hint is Path:
         return LocatedPath
     if get_origin(hint) in (Union, UnionType):
@@ -145,7 +145,7 @@ def _with_located_paths(hint: Any) -> Any:
 
 
 def _check_members(kind: str, data: Any) -> None:
-    """Raise an error if a data set, or its class, lacks a member. Only an object may have to know its labels."""
+    """Raise an error if a data set, or its class, has not all members; only a data set itself needs `labels`."""
     needed = {"__len__": "its length", "__getitem__": "a sample by its index"}
     if not isinstance(data, type):
         needed["labels"] = "class names by task"

@@ -80,7 +80,7 @@ class CsvRows:
         classes: Mapping[str, list[str] | int] | None,
         tasks: TaskSet,
     ) -> None:
-        """:param others: columns that the file should have besides those of labels."""
+        """:param others: further columns that the file should have, without labels."""
         self.path, self.tasks, self.classes = path, tasks, classes or {}
         self.columns = {task: [names] if isinstance(names, str) else names for task, names in columns.items()}
         with reading(path, "a CSV file with a row of names"):

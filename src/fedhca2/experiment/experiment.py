@@ -365,7 +365,7 @@ class Experiment(Config):
 
 
 def _locate_method(name: Any, info: ValidationInfo) -> Any:
-    """A method's name; the file of a user's own method is looked for beside the experiment."""
+    """A method's name; the file of a user's own method is looked for in the experiment's folder."""
     own = isinstance(name, str) and not Path(name.rpartition(":")[0]).exists()
     return located(name, folders(info)) if own else name
 

@@ -20,7 +20,7 @@ class Metric:
 
     name: str
     higher_is_better: bool = True
-    largest: float = 100.0  # the largest value, or the largest told apart when noise is added; the smallest is 0
+    largest: float = 100.0  # the largest score, or where scores are cut off before noise is added; the smallest is 0
     for_plain_maps: bool = True  # whether a map of one value has a score that is worth the time
 
     def update(self, prediction: Tensor, label: Tensor) -> None:

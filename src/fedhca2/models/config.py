@@ -65,7 +65,7 @@ class InteractionConfig(Part):
 
 
 class Lora(Config):
-    """Low-rank adapters beside the linear layers of a frozen backbone: W·x + (α/r)·B·A·x."""
+    """Low-rank adapters added to the linear layers of a frozen backbone: W·x + (α/r)·B·A·x."""
 
     kind: Literal["lora"] = "lora"
     rank: int = Field(8, ge=1, le=WIDEST, description="r, the width of the adapters")

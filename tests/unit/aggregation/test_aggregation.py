@@ -41,7 +41,7 @@ def test_a_row_of_another_length_is_an_error(data):
     [
         (Mean(), [0.25, 0.25, 0.25, 0.25]),
         (Mean(by="samples"), [0.1, 0.2, 0.3, 0.4]),
-        (GroupMean(), [0.5, 0, 0.5, 0]),  # by group, not by place
+        (GroupMean(), [0.5, 0, 0.5, 0]),  # by group, not by position
         (GroupMean(by="samples"), [0.25, 0, 0.75, 0]),
         (Pull(gamma=1), [0.25, 0.25, 0.25, 0.25]),
         (Pull(gamma=0), [0.5, 0, 0.5, 0]),

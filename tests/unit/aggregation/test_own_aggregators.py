@@ -20,7 +20,7 @@ EVERYONE = (0, 0, 0)
 
 
 class Own(Aggregator):
-    """Answers what it was given."""
+    """Answers with the mixing of the test."""
 
     sends = "updates"
     measure = "rows"
@@ -31,7 +31,7 @@ class Own(Aggregator):
 
 
 class OwnWeights(CommonUpdate):
-    """Weights updates as it was told."""
+    """Gives updates the weights of the test."""
 
     _answer: object = PrivateAttr(None)
 
@@ -40,7 +40,7 @@ class OwnWeights(CommonUpdate):
 
 
 class OwnRows(Combiner):
-    """Combines columns as it was told."""
+    """Combines columns by the function of the test."""
 
     _answer: object = PrivateAttr(None)
 
@@ -49,7 +49,7 @@ class OwnRows(Combiner):
 
 
 class OwnKept(Mean):
-    """Keeps rows as it was told."""
+    """Renews rows by the function of the test."""
 
     keeps_rows: ClassVar[int] = 1
     _answer: object = PrivateAttr(None)
@@ -114,7 +114,7 @@ def test_an_unusable_answer_is_one_line_with_its_part_and_class(kind, answer, wo
 
 
 class Counting(Aggregator):
-    """Remembers in itself how often it was asked."""
+    """Remembers in itself how often it was called."""
 
     sends = "updates"
     measure = "nothing"

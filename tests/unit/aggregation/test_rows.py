@@ -44,17 +44,11 @@ def test_products_and_lengths_of_any_rows(stack):
     sizes, data = stack
     rows, expected = make(layout_of(sizes), data), plain_products(data, sizes)
     assert within_float32(rows.products("rows"), expected, COLUMNS)
+    if len(data) <= FEW:
+        assert_close(rows.products("rows"), expected, rtol=1e-12, atol=1e-11)
     assert within_float32(rows.products("rows", whole=True)[0], expected.sum(dim=0), COLUMNS)
     lengths = torch.stack([torch.linalg.vector_norm(row.double()) for row in data])
     assert_close(rows.norms(), lengths, rtol=1e-12, atol=0)
-
-
-@brief
-@given(stack=stacks(most=FEW))
-def test_products_of_few_rows_are_those_of_float64(stack):
-    sizes, data = stack
-    actual = make(layout_of(sizes), data).products("rows")
-    assert_close(actual, plain_products(data, sizes), rtol=1e-12, atol=1e-11)
 
 
 @pytest.mark.parametrize("spread", [1e-3, 1e3])

@@ -44,12 +44,9 @@ def test_heads_train_before_the_encoder_with_its_rate_and_other_batches(passes):
     assert (rates[0], rates[3]) == (rates[2], rates[5])
     assert rates[0] > rates[3]
     assert all(_differ(images[a], images[b]) for a in range(6) for b in range(a))
-    assert heard == [(done, len(heard)) for done in range(1, 3 * len(client.data.train) + 1)]
-
-
-def test_no_two_epochs_draw_alike():
     draws = [epoch.draw for round in range(3) for epoch in HeadsFirst(head_epochs=3).epochs(round, 4, 2)]
     assert len(set(draws)) == len(draws) == 15
+    assert heard == [(done, len(heard)) for done in range(1, 3 * len(client.data.train) + 1)]
 
 
 @pytest.mark.parametrize("part", ["decoder", "head"])

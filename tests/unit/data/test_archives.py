@@ -193,7 +193,7 @@ def test_labels_are_the_tasks_whose_folders_are_there(root):
 
 
 CLASSES, LABELS, DEPTH = "json/context_classes.json", "pascal-context/trainval/{}.mat", "depth/0.npy"
-FAULTS = [  # a file, what it holds, the task that reads it, and what is said
+FAULTS = [  # a file, what it holds, the task that reads it, and the message
     ("semseg/VOC12/{}.png", grey(21), "semseg", r"\[21\]"),
     ("sal_distill/{}.png", grey(0, (5, 8)), "sal", "6×8 like its image, got 5×8"),
     ("human_parts/{}.mat", "not a MATLAB file at all" * 20, "human_parts", "a MATLAB file"),

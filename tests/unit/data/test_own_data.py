@@ -166,7 +166,7 @@ def test_a_cached_sample_is_read_once(tmp_path):
     assert torch.equal(data.load(0, ["semseg"])["semseg"], first["semseg"])
 
 
-BAD = {  # what is wrong with a sample, and what is said
+BAD = {  # what is wrong with a sample, and the message
     "sample['semseg'] = sample['semseg'][:9]": "'semseg': expected 1×32×24 like its image, got 1×9×24",
     "sample['semseg'] = sample['semseg'] + 1": "'semseg': expected values from 0 to 2, or 255",
     "sample['semseg'] = sample['semseg'] / 2": "'semseg': expected the whole numbers",

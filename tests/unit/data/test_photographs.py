@@ -78,13 +78,10 @@ def test_predictions_are_compared_at_the_size_of_each_image(task):
 
 
 @pytest.mark.parametrize("task", ["semseg", "human_parts", "sal"])
-def test_classes_come_back_as_they_were(task):
+def test_classes_and_depths_are_restored_as_they_were(task):
     label = a_label(task, (64, 64))
     small = fit_to_input({"image": torch.zeros(3, 64, 64, dtype=torch.uint8), task: label}, INPUT)[task]
     assert_close(place_image((64, 64), INPUT).restore(TASKS[task], small[None].long())[0], label.long())
-
-
-def test_a_depth_is_that_of_the_unscaled_image():
     depth = torch.full((1, 64, 128), 3.0)
     small = fit_to_input({"image": torch.zeros(3, 64, 128, dtype=torch.uint8), "depth": depth}, INPUT)["depth"]
     assert_close(small, torch.full((1, 16, 32), 12.0))

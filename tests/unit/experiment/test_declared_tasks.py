@@ -99,7 +99,7 @@ def command(*words):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run with vectors beside maps, and with its baseline."""
+    """A finished run with vectors and maps, and with its baseline."""
     folder = tmp_path_factory.mktemp("vectors")
     path = write_experiment(
         folder,

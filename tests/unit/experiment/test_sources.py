@@ -29,7 +29,7 @@ def test_a_file_that_extends_another_can_have_its_own_name(tmp_path):
     assert (experiment.name, experiment.rounds, experiment.specs) == ("mine", 7, Experiment.load("demo").specs)
 
 
-BASES = {  # what a config extends, with b.yaml beside it, and what is said
+BASES = {  # what a config extends, the content of b.yaml in its folder, and the message
     "b.yaml": ("extends: a.yaml\n", "does not extend this one"),
     "./b.yaml": ("[1, 2]\n", r"b\.yaml: expected a mapping of keys to values, got \[1, 2\]"),
     "././b.yaml": ("rounds: [1", "not valid YAML"),

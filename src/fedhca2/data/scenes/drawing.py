@@ -190,7 +190,7 @@ def _chair(dice: Dice) -> list[Row]:
 
 
 def furnish_middle(dice: Dice) -> list[Row]:
-    """A table, a chair, or a table with a chair beside it; sometimes a mat below."""
+    """A table, a chair, or a table with a chair next to it; sometimes a mat below."""
     choice = dice.below(3)
     rows = _chair(dice) if choice == 0 else _table(dice)
     if choice == 2:
