@@ -28,9 +28,9 @@ SETTINGS: dict[str, Any] = {
 warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
 
 
-def compiled(function: F, wanted: bool = True) -> F:
+def compiled(function: F, enabled: bool = True) -> F:
     """Compile the function on its first call, or return it unchanged if that is not wanted."""
-    return cast(F, torch.compile(function, **SETTINGS)) if wanted else function
+    return cast(F, torch.compile(function, **SETTINGS)) if enabled else function
 
 
 CAPTURING = Lock()  # torch captures one graph at a time
@@ -65,28 +65,28 @@ class Graphs:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._kept: dict[Hashable, Any] = {}  # the last used one is last
+        self._graphs: dict[Hashable, Any] = {}  # the last used one is last
         self._largest = 0  # bytes that a capture has taken
 
     def __len__(self) -> int:
         """How many there are."""
-        return len(self._kept)
+        return len(self._graphs)
 
     def get(self, kind: Hashable, capture: Callable[[], T]) -> T:
         """The graph of this kind, captured if there is none. Only the last one returned may be in use."""
-        graph: T | None = self._kept.pop(kind, None)
+        graph: T | None = self._graphs.pop(kind, None)
         if graph is None:
             self._make_room()
             before = free_memory(self._device)
             graph = capture()
             self._largest = max(self._largest, before - free_memory(self._device))
-        self._kept[kind] = graph
+        self._graphs[kind] = graph
         return graph
 
     def _make_room(self) -> None:
-        while self._kept and free_memory(self._device) < 2 * self._largest:
+        while self._graphs and free_memory(self._device) < 2 * self._largest:
             torch.cuda.synchronize(self._device)  # it may still be running
-            del self._kept[next(iter(self._kept))]
+            del self._graphs[next(iter(self._graphs))]
             torch.cuda.empty_cache()
 
 
@@ -115,20 +115,20 @@ def constant(function: F) -> F:
 
     @wraps(function)
     def computed_once(*arguments: Hashable) -> Any:
-        known = None if torch.compiler.is_compiling() else _CONSTANTS.get()
-        if known is None:
+        cache = None if torch.compiler.is_compiling() else _CONSTANTS.get()
+        if cache is None:
             return function(*arguments)
-        if (function, arguments) not in known:
-            known[function, arguments] = function(*arguments)
-        return known[function, arguments]
+        if (function, arguments) not in cache:
+            cache[function, arguments] = function(*arguments)
+        return cache[function, arguments]
 
     return cast(F, computed_once)
 
 
 @contextmanager
-def with_constants(known: dict[Hashable, Any]) -> Iterator[None]:
+def with_constants(cache: dict[Hashable, Any]) -> Iterator[None]:
     """Add the constants that are computed in this block to those known, and compute no known one again."""
-    token = _CONSTANTS.set(known)
+    token = _CONSTANTS.set(cache)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """Methods as values, how a config names them, and everything needed to write your own."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
@@ -115,15 +115,14 @@ class Method(Config):
     head: SerializeAsAny[Aggregator] | None = None
     local: SerializeAsAny[Objective] = Objective()
     weights: HyperWeights = HyperWeights()
-    batch_norm: Annotated[
-        BatchNorm, Field(description="running statistics stay local, are mixed like parameters, or are measured again")
-    ] = "local"
-    norms: Annotated[
-        Literal["shared", "local"],
-        Field(description="parameters of normalisation layers are aggregated with their part, or stay local"),
-    ] = "shared"
+    batch_norm: BatchNorm = Field(
+        "local", description="running statistics stay local, are mixed like parameters, or are measured again"
+    )
+    norms: Literal["shared", "local"] = Field(
+        "shared", description="parameters of normalisation layers are aggregated with their part, or stay local"
+    )
     reference: str = ""
-    rounds: Annotated[int | None, Field(ge=1, exclude=True, description="rounds of the run, if known")] = None
+    rounds: int | None = Field(None, ge=1, exclude=True, description="rounds of the run, if known")
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "Method":
@@ -143,7 +142,7 @@ class Method(Config):
     def all_aggregators(self) -> Mapping[Part, Aggregator]:
         """The aggregators of all parts that have one."""
         parts: dict[Part, Aggregator | None] = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head}
-        return {part: found for part, found in parts.items() if found}
+        return {part: aggregator for part, aggregator in parts.items() if aggregator}
 
     def over(self, rounds: int) -> Self:
         """The same method in a run of this many rounds: some aggregators change along the way."""
@@ -251,7 +250,7 @@ def resolve(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     >>> resolve("fedhca2", {"c": 0.2, "decoder": None}).encoder.c
     0.2
     """
-    method = METHODS[name] if name in METHODS else imported(name)
+    method = METHODS[name] if name in METHODS else import_method(name)
     settings = _with_new_names(settings or {})
     nested = {key: settings.pop(key) for key in COMPONENTS if key in settings}
     parts: dict[str, Config | None] = {key: getattr(method, key) for key in COMPONENTS}
@@ -260,7 +259,7 @@ def resolve(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     own = {key: settings.pop(key) for key in OWN if key in settings}
     for key, value in settings.items():
         _set_everywhere(name, parts, key, value, nested)
-    return _validated(Method, name, {key: getattr(method, key) for key in OWN} | own | parts)
+    return _validate(Method, name, {key: getattr(method, key) for key in OWN} | own | parts)
 
 
 def components_of(method: Method) -> dict[str, Config]:
@@ -299,9 +298,9 @@ def _set_everywhere(
 ) -> None:
     """Set a field in every component that has it, except components that set it themselves."""
     active = components_of(Method.model_validate(parts))
-    holders = [part for part, held in active.items() if key in type(held).model_fields and key != "kind"]
+    holders = [part for part, component in active.items() if key in type(component).model_fields and key != "kind"]
     if not holders:
-        fields = {field for held in active.values() for field in type(held).model_fields} - {"kind"}
+        fields = {field for component in active.values() for field in type(component).model_fields} - {"kind"}
         raise ValueError(f"{name}: unknown setting {key!r}. {suggest(key, [*COMPONENTS, *NORMS, *sorted(fields)])}")
     holders = [part for part in holders if not (isinstance(nested.get(part), Mapping) and key in nested[part])]
     if len({repr(getattr(parts[part], key)) for part in holders}) > 1:
@@ -321,12 +320,12 @@ def _component(name: str, key: str, current: Config | None, value: object) -> Co
         raise ValueError(f"{name}: {key}: expected settings by name, got {value!r}")
     kind = value.get("kind", getattr(current, "kind", None))
     if current is not None and kind == getattr(current, "kind", None):
-        return _validated(type(current), f"{name}: {key}", {**current.model_dump(), **value})
+        return _validate(type(current), f"{name}: {key}", {**current.model_dump(), **value})
     kinds = kinds_of(key)
     if not isinstance(kind, str) or kind not in kinds:
-        found = "none" if kind is None else repr(kind)
-        raise ValueError(f"{name}: {key}.kind: expected a known kind, got {found}. {suggest(str(kind), kinds)}")
-    return _validated(kinds[kind], f"{name}: {key}", value)
+        actual = "none" if kind is None else repr(kind)
+        raise ValueError(f"{name}: {key}.kind: expected a known kind, got {actual}. {suggest(str(kind), kinds)}")
+    return _validate(kinds[kind], f"{name}: {key}", value)
 
 
 def kinds_of(component: str) -> dict[str, type[Config]]:
@@ -340,15 +339,15 @@ def kinds_of(component: str) -> dict[str, type[Config]]:
     return {each.model_fields["kind"].default: each for each in classes if each.model_fields["kind"].default}
 
 
-def _validated(cls: type[C], place: str, values: Mapping[str, Any]) -> C:
+def _validate(cls: type[C], where: str, values: Mapping[str, Any]) -> C:
     """Validate the values at this place, or raise an error of one line."""
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        raise ValueError(str(list_faults(error, place)[0])) from None
+        raise ValueError(str(list_faults(error, where)[0])) from None
 
 
-def imported(name: str) -> Method:
+def import_method(name: str) -> Method:
     """Import the method that a path names."""
     if not is_import_path(name):
         raise ValueError(f"expected a method, got {name!r}. {suggest(name, METHODS)}; or {FORMS}")

@@ -1,8 +1,8 @@
-"""What a method adds to local training besides the tasks' own losses: one class for each kind."""
+"""What a method adds to local training, to the tasks' own losses: one class for each kind."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -60,9 +60,9 @@ class Objective(Config):
     in_one_place: ClassVar[bool] = False  # it needs the data of all clients in one process
 
     kind: str = "plain"
-    final_epochs: Annotated[
-        int, Field(ge=0, description="epochs for which each client fine-tunes its whole model after the last round")
-    ] = 0
+    final_epochs: int = Field(
+        0, ge=0, description="epochs for which each client fine-tunes its whole model after the last round"
+    )
 
     @property
     def replaces(self) -> bool:
@@ -88,7 +88,7 @@ class Objective(Config):
         return kept
 
     def drift(self, kept: Kept) -> Tensor | None:
-        """What every step subtracts from a slot besides its own, times the learning rate; None for nothing."""
+        """What every step subtracts from a slot in addition to its own, times the learning rate; None for nothing."""
         return None
 
     def shift(self, kept: Kept) -> Tensor | None:
@@ -102,7 +102,7 @@ class Proximal(Objective):
     anchor: ClassVar[Anchor] = "start"
 
     kind: Literal["proximal"] = "proximal"
-    mu: Annotated[float, Field(ge=0, description="strength of the pull towards the received model")] = 0.01
+    mu: float = Field(0.01, ge=0, description="strength of the pull towards the received model")
 
     @property
     def pull(self) -> float:
@@ -117,7 +117,7 @@ class PersonalCopy(Objective):
     own_copy: ClassVar[bool] = True
 
     kind: Literal["personal_copy"] = "personal_copy"
-    lam: Annotated[float, Field(ge=0, description="λ, the pull of the personal model towards the shared one")] = 0.1
+    lam: float = Field(0.1, ge=0, description="λ, the pull of the personal model towards the shared one")
 
     @property
     def pull(self) -> float:
@@ -131,8 +131,8 @@ class Attracted(Objective):
     anchor: ClassVar[Anchor] = "received"
 
     kind: Literal["attracted"] = "attracted"
-    lam: Annotated[float, Field(ge=0, description="λ, strength of the regulariser")] = 1.0
-    alpha: Annotated[float, Field(gt=0, description="α_k, the step of the server's attention")] = 1.0
+    lam: float = Field(1.0, ge=0, description="λ, strength of the regulariser")
+    alpha: float = Field(1.0, gt=0, description="α_k, the step of the server's attention")
 
     @property
     def pull(self) -> float:
@@ -149,16 +149,16 @@ class Frozen(Objective):
     frozen: ClassVar[frozenset[Part]] = DECODER_AND_HEAD
 
     kind: Literal["frozen"] = "frozen"
-    final_epochs: Annotated[int, Field(ge=0, description="epochs on the whole model after the last round")] = 5
+    final_epochs: int = Field(5, ge=0, description="epochs on the whole model after the last round")
 
 
 class HeadsFirst(Objective):
     """FedRep: each round first trains decoders and heads with the encoder frozen, then the encoder with them frozen."""
 
     kind: Literal["heads_first"] = "heads_first"
-    head_epochs: Annotated[
-        int, Field(ge=1, description="epochs, or shorter rounds, of decoders and heads at the start of a round")
-    ] = 1
+    head_epochs: int = Field(
+        1, ge=1, description="epochs, or shorter rounds, of decoders and heads at the start of a round"
+    )
 
     def epochs(self, round: int, steps: int, batches: int) -> list[Epoch]:
         """Epochs of heads use the rate of the round's first epoch, and batches of their own."""
@@ -181,7 +181,7 @@ class Pooled(Objective):
     in_one_place: ClassVar[bool] = True
 
     kind: Literal["pooled"] = "pooled"
-    final_epochs: Annotated[Literal[0], Field(description="none: the model is one for all")] = 0
+    final_epochs: Literal[0] = Field(0, description="none: the model is one for all")
 
 
 class ControlVariate(Objective):
@@ -196,9 +196,9 @@ class ControlVariate(Objective):
     keeps: ClassVar[bool] = True
 
     kind: Literal["control_variate"] = "control_variate"
-    share: Annotated[
-        float, Field(gt=0, le=1, description="ρ, how much of c a round replaces: the share of clients in a round")
-    ] = 1.0
+    share: float = Field(
+        1.0, gt=0, le=1, description="ρ, how much of c a round replaces: the share of clients in a round"
+    )
 
     def take(self, kept: Kept, row: Tensor, delivery: Delivery) -> tuple[Tensor, Kept]:
         """Keep c; the row is the server's."""
@@ -233,7 +233,7 @@ class Dynamic(Objective):
     keeps: ClassVar[bool] = True
 
     kind: Literal["dynamic"] = "dynamic"
-    strength: Annotated[float, Field(gt=0, description="α of the regulariser")] = 0.1
+    strength: float = Field(0.1, gt=0, description="α of the regulariser")
 
     @property
     def pull(self) -> float:

@@ -73,7 +73,7 @@ class ArrayFederation:
         self.state = self.server.start()
 
     def replies(self, round):
-        """Every client's reply after training; what it adds depends only on the seed and its place in the list."""
+        """Every client's reply after training; what it adds depends only on the seed and its number."""
         rng = torch.Generator().manual_seed(1000 * self.seed + round + 1)
         deltas = [random_rows(site, rng, 0.1) for site in self.sites]
         return [
@@ -99,12 +99,12 @@ class ArrayFederation:
 def sites(draw, least=1):
     """Any mixture of data sets and task lists, in any order."""
     count = draw(st.integers(least, 5))
-    found = []
+    listed = []
     for _ in range(count):
         dataset = draw(st.sampled_from(sorted(TASKS)))
         tasks = draw(st.lists(st.sampled_from(TASKS[dataset]), min_size=1, unique=True))
-        found.append(Site(dataset, tuple(tasks)))
-    return found
+        listed.append(Site(dataset, tuple(tasks)))
+    return listed
 
 
 SCENARIOS = {

@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Turn:
+class Record:
     """One order and its reply, with the shared model's rows before it, after the rows were taken, and at the end.
 
     `personal` are the rows of the model that is evaluated: the same model but for Ditto.
@@ -60,7 +60,7 @@ class RecordedFleet:
     def __init__(self, clients):
         self.absent = {}
         self.clients: dict[str, Client] = {client.name: client for client in clients}
-        self.turns: dict[str, list[Turn]] = {name: [] for name in self.clients}
+        self.records: dict[str, list[Record]] = {name: [] for name in self.clients}
 
     @property
     def profiles(self):
@@ -74,8 +74,8 @@ class RecordedFleet:
         client.perform(Order(order.round, order.deliveries, train=False))
         received = rows_of(client.shared)
         reply = client.perform(replace(order, deliveries={}))
-        turn = Turn(order, reply, before, received, rows_of(client.shared), rows_of(client.personal))
-        self.turns[client.name].append(turn)
+        record = Record(order, reply, before, received, rows_of(client.shared), rows_of(client.personal))
+        self.records[client.name].append(record)
         return reply
 
 

@@ -24,7 +24,7 @@ def interactions(client):
     return {name: tensor.clone() for name, tensor in tensors.items() if "/model/interaction." in name}
 
 
-def turns(form):
+def rounds_of(form):
     """Of a client with several tasks, replies and interactions: before a round, after it took rows, and at the end."""
     experiment, clients = members(form)
     server = Server(experiment.resolved_method, [client.profile for client in clients.values()])
@@ -43,19 +43,14 @@ def same(one, other):
     return all(tensor.equal(other[name]) for name, tensor in one.items())
 
 
-def test_the_server_knows_nothing_of_it():
-    (_, clients), (_, without) = members("fedhca2"), members("fedhca2", None)
-    assert interactions(clients[CLIENT])
-    assert {name: client.profile for name, client in clients.items()} == {
-        name: client.profile for name, client in without.items()
-    }
-
-
 @pytest.mark.parametrize("form", FORMS)
-def test_it_is_in_no_reply_changed_by_no_server_and_trained_unless_decoders_are_frozen(form):
+def test_an_interaction_is_never_sent_and_trains_unless_decoders_are_frozen(form):
     experiment, clients = members(form, None)
+    own = members(form)[1]
+    assert interactions(own[CLIENT])
+    assert {name: each.profile for name, each in own.items()} == {name: each.profile for name, each in clients.items()}
     frozen = "decoder" in METHODS[FORMS[form]["name"]].local.frozen
-    for number, (reply, before, received, after) in enumerate(turns(form)):
+    for number, (reply, before, received, after) in enumerate(rounds_of(form)):
         without = clients[CLIENT].perform(Order(number, upload=experiment.resolved_method.uploads(number)))
         rows, others = ({slot: len(row) for slot, row in each.rows.items()} for each in (reply, without))
         assert rows == others

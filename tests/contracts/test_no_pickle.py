@@ -23,7 +23,7 @@ UNSAFE = (
 
 def test_no_source_pickles():
     lines = [(path.name, line) for path in SOURCES for line in path.read_text("utf-8").splitlines()]
-    assert [found for found in lines if any(pattern.search(found[1]) for pattern in UNSAFE)] == []
+    assert [line for line in lines if any(pattern.search(line[1]) for pattern in UNSAFE)] == []
     assert len(SOURCES) > 100
 
 
@@ -38,7 +38,7 @@ found = []
 
 def hear(event, arguments):
     if event == "pickle.find_class" and not any("numba/core/caching" in name for name in callers()):
-        found.append(arguments)  # numba keeps its compiled code beside the package
+        found.append(arguments)  # numba stores its compiled code in the package's folder
 
 def callers():
     frame = sys._getframe(2)

@@ -30,16 +30,17 @@ def test_every_method_takes_part_with_clipped_and_noised_rows(method):
     state, deliveries = server.start(), {name: {} for name in members}
     for number in range(2):
         uploads = experiment.resolved_method.uploads(number)
-        known = {name: what_the_server_knows(client, deliveries[name]) for name, client in members.items()}
+        published = {name: what_the_server_knows(client, deliveries[name]) for name, client in members.items()}
         replies = {
             name: client.perform(Order(number, deliveries[name], upload=uploads)) for name, client in members.items()
         }
-        state, given, record = Guard(server).step(state, replies.values())
-        deliveries = {name: given.get(name, {}) for name in members}
+        state, sent, record = Guard(server).step(state, replies.values())
+        deliveries = {name: sent.get(name, {}) for name in members}
         assert record.refused == {}
         for name, reply in replies.items():
             changes = [
-                row if uploads[slot.part] == "updates" else row - known[name][slot] for slot, row in reply.rows.items()
+                row if uploads[slot.part] == "updates" else row - published[name][slot]
+                for slot, row in reply.rows.items()
             ]
             numel = sum(change.numel() for change in changes)
             length = float(torch.cat(changes).norm()) if changes else 0.0

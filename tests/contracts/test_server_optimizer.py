@@ -36,7 +36,7 @@ def encoders(method):
 
 def by_numpy(name, means, rate):
     """The models that the papers' formulas give from these means."""
-    x, m, v, found = means[0], 0.0, 1e-3**2, [means[0]]
+    x, m, v, models = means[0], 0.0, 1e-3**2, [means[0]]
     for mean in means[1:]:
         change = mean - x
         if name == "fedavgm":
@@ -50,8 +50,8 @@ def by_numpy(name, means, rate):
                 "fedadagrad": v + change**2,
             }[name]
             x = x + rate * m / (np.sqrt(v) + 1e-3)
-        found.append(x)
-    return torch.from_numpy(np.stack(found))
+        models.append(x)
+    return torch.from_numpy(np.stack(models))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,17 +66,17 @@ def test_the_server_keeps_as_many_rows_as_declared_whoever_takes_part(name):
     federation = encoders(METHODS[name])[2]
     count = METHODS[name].encoder.keeps_rows
     assert {len(rows) for rows in federation.state.rows.values()} == {count}
-    kept = federation.state.rows
+    rows_before = federation.state.rows
     federation.round(lambda replies: replies[1:])
-    assert federation.state.rows.keys() == kept.keys()
+    assert federation.state.rows.keys() == rows_before.keys()
     assert {row.dtype for rows in federation.state.rows.values() for row in rows} == {torch.float32}
 
 
-def test_a_round_without_replies_changes_no_kept_row_and_one_that_is_huge_leaves_finite_rows():
+def test_no_replies_change_no_row_of_the_server_and_huge_ones_leave_it_finite():
     federation = encoders(METHODS["fedadam"])[2]
-    kept = federation.state.rows
+    rows_before = federation.state.rows
     federation.round(lambda replies: [])
-    assert federation.state.rows == kept
+    assert federation.state.rows == rows_before
 
     def spoilt(replies):
         first = replies[0]
@@ -87,7 +87,7 @@ def test_a_round_without_replies_changes_no_kept_row_and_one_that_is_huge_leaves
     assert all(row.isfinite().all() for rows in federation.state.rows.values() for row in rows)
 
 
-def test_rows_are_kept_by_layout():
+def test_the_server_keeps_rows_of_each_layout():
     wide = Site("indoor", ("depth",), "wide")
     federation = ArrayFederation(METHODS["fedavgm"], [*SITES, wide, wide])
     federation.run(2)

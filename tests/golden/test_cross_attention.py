@@ -34,36 +34,25 @@ def attended(tag):
     return blend.weights, rows.mix(blend.weights)
 
 
-@pytest.mark.parametrize("tag", META)
-def test_attention(tag):
-    weights, _ = attended(tag)
-    assert_close(weights, array(f"{tag}/attn"), rtol=1e-6, atol=1e-7)
-
-
 @pytest.mark.parametrize(("tag", "b"), STEPS)
 def test_decoders_after_a_step(tag, b):
     _, mixed = attended(tag)
     beta = array(f"{tag}/{b}/beta").double().clamp(0, 1)
     trained = array(f"{tag}/last") + array(f"{tag}/delta")
-    found = [
+    actual = [
         add_scaled(row, added, scale, layout_of(tag)) for row, added, scale in zip(trained, mixed, beta, strict=True)
     ]
-    assert_close(torch.stack(found), array(f"{tag}/{b}/out"), rtol=1e-6, atol=1e-6)
+    assert_close(torch.stack(actual), array(f"{tag}/{b}/out"), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("tag", META)
-def test_gradient_of_beta_is_the_agreement_inside_the_bounds(tag):
-    _, mixed = attended(tag)
-    beta = array(f"{tag}/brand/beta")
-    outer = array(f"{tag}/brand/gout")
-    products = [layer_products(added, row, layout_of(tag)) for added, row in zip(mixed, outer, strict=True)]
-    inside = (beta >= 0) & (beta <= 1)
-    assert_close(torch.stack(products) * inside, array(f"{tag}/brand/grad_beta").double(), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("tag", META)
-def test_the_pure_function_agrees_with_the_streamed_form(tag):
-    _, mixed = attended(tag)
-    layout = layout_of(tag)
+def test_attention_its_pure_function_and_the_gradient_of_beta(tag):
+    weights, mixed = attended(tag)
+    assert_close(weights, array(f"{tag}/attn"), rtol=1e-6, atol=1e-7)
+    layout, beta = layout_of(tag), array(f"{tag}/brand/beta")
     pure = torch.cat([cross_attention(piece) for piece in array(f"{tag}/delta").split(layout.sizes, dim=1)], dim=1)
     assert_close(torch.stack(mixed), pure, rtol=1e-6, atol=1e-7)
+    outer = array(f"{tag}/brand/gout")
+    products = [layer_products(added, row, layout) for added, row in zip(mixed, outer, strict=True)]
+    inside = (beta >= 0) & (beta <= 1)
+    assert_close(torch.stack(products) * inside, array(f"{tag}/brand/grad_beta").double(), rtol=1e-4, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Every Δm of the papers' tables, recomputed from the metrics printed beside it."""
+"""Every Δm of the papers' tables, recomputed from the metrics in the same row."""
 
 import json
 from pathlib import Path
@@ -54,12 +54,12 @@ def test_printed_value_is_reproduced(row):
 
 def scattered(means, count, rng):
     """Scores of `count` clients of each kind with these means."""
-    found = {}
+    by_client = {}
     for kind, tasks in means.items():
         noise = rng.normal(scale=0.2, size=(count, len(tasks)))
         for i, factors in enumerate(1 + noise - noise.mean(axis=0)):
-            found[f"{kind}-{i}"] = {task: tasks[task] * factors[column] for column, task in enumerate(tasks)}
-    return found
+            by_client[f"{kind}-{i}"] = {task: tasks[task] * factors[column] for column, task in enumerate(tasks)}
+    return by_client
 
 
 @pytest.mark.parametrize("row", [r for r in ROWS if r["table"] in ("003/T1/2C", "003/T1/4C")], ids=label)
@@ -71,13 +71,8 @@ def test_value_of_several_clients_of_a_kind_follows_from_the_columns_means(row):
 
 
 @pytest.mark.parametrize(("method", "column", "meant"), [("FedPer", 4, 69.0), ("FedProx", 8, 74.87)])
-def test_misprinted_row_agrees_once_its_digit_is_mended(method, column, meant):
+def test_a_misprinted_row_agrees_only_once_its_digit_is_mended(method, column, meant):
     row = next(r for r in ROWS if (r["table"], r["row"]) == ("003/T1/4C", method))
     mended = {**row, "metrics": [*row["metrics"][:column], meant, *row["metrics"][column + 1 :]]}
     assert recomputed(mended) == pytest.approx(row["printed"], abs=0.01)
-
-
-@pytest.mark.parametrize("method", ["FedPer", "FedProx"])
-def test_misprinted_row_disagrees_as_it_is_printed(method):
-    row = next(r for r in ROWS if (r["table"], r["row"]) == ("003/T1/4C", method))
     assert abs(recomputed(row) - row["printed"]) > 0.1

@@ -36,34 +36,21 @@ def stats():
     return stats
 
 
-@pytest.fixture(scope="module")
-def demsar():
+def test_the_worked_example(stats):
     table = np.array([[float(score) for score in line.split()] for line in AUC.split("\n") if line])
-    return rank(dict(zip(NAMES, table.T.tolist(), strict=True)))
-
-
-def test_average_ranks_of_the_worked_example(demsar):
+    demsar = rank(dict(zip(NAMES, table.T.tolist(), strict=True)))
     published = {"C4.5+m+cf": 1.964, "C4.5+m": 2.000, "C4.5+cf": 2.893, "C4.5": 3.143}
     assert list(demsar.ranks) == list(published)
     assert demsar.ranks == pytest.approx(published, abs=5e-4)
-
-
-def test_friedmans_test_of_the_worked_example(demsar, stats):
     assert demsar.p_value == pytest.approx(stats.f.sf(3.69, 3, 39), rel=0.01)  # F = 3.69, rounded, with 3 and 39
-
-
-def test_critical_difference_of_the_worked_example(demsar):
     assert demsar.critical_difference == pytest.approx(1.25, abs=5e-3)
-
-
-def test_nemenyis_test_is_not_powerful_enough_in_the_worked_example(demsar):
     assert demsar.groups == [list(demsar.ranks)]  # 3.143 and 1.964 are closer than 1.25
 
 
 @pytest.mark.parametrize("methods", range(3, 11))
 def test_critical_values_are_those_of_the_papers_table(methods):
-    found = rank({str(number): [0.0, 1.0] for number in range(methods)}).critical_difference
-    assert found / np.sqrt(methods * (methods + 1) / 12) == pytest.approx(CRITICAL[methods], abs=1.1e-3)
+    actual = rank({str(number): [0.0, 1.0] for number in range(methods)}).critical_difference
+    assert actual / np.sqrt(methods * (methods + 1) / 12) == pytest.approx(CRITICAL[methods], abs=1.1e-3)
 
 
 def test_without_ties_friedmans_test_is_scipys(stats):

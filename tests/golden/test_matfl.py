@@ -32,13 +32,13 @@ def test_mixing_weights_are_those_of_the_released_code(clients, clusters):
 def test_running_statistics_are_mixed_with_the_parameters(clients):
     """The released code has both in one vector: here its first tensor is sent as running statistics."""
     theta = torch.from_numpy(DATA[f"n{clients}/theta"]).float()
-    beside, own = Slot("encoder_norms"), Slot("encoder")
-    layouts = {beside: Layout(("p0",), ((7, 5),)), own: Layout(("p1", "p2"), ((11,), (3, 2, 2)))}
+    norms, own = Slot("encoder_norms"), Slot("encoder")
+    layouts = {norms: Layout(("p0",), ((7, 5),)), own: Layout(("p1", "p2"), ((11,), (3, 2, 2)))}
     names = [f"c{i:02}" for i in range(clients)]
     method = resolve("matfl", {"batch_norm": "average"})
     server = Server(method, [Profile(name, "", ("edge",), 1, layouts) for name in names])
-    split = layouts[beside].numel
-    replies = [Reply(name, 0, {beside: row[:split], own: row[split:]}) for name, row in zip(names, theta, strict=True)]
+    split = layouts[norms].numel
+    replies = [Reply(name, 0, {norms: row[:split], own: row[split:]}) for name, row in zip(names, theta, strict=True)]
     _, deliveries, _ = server.step(server.start(), replies)
-    found = torch.stack([torch.cat([deliveries[name][slot].addends[0].row for slot in layouts]) for name in names])
-    assert_close(found, torch.from_numpy(DATA[f"n{clients}/scores_cluster2"]) @ theta, rtol=1e-5, atol=1e-6)
+    actual = torch.stack([torch.cat([deliveries[name][slot].addends[0].row for slot in layouts]) for name in names])
+    assert_close(actual, torch.from_numpy(DATA[f"n{clients}/scores_cluster2"]) @ theta, rtol=1e-5, atol=1e-6)

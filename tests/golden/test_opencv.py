@@ -40,23 +40,19 @@ def resized(case):
 
 
 @pytest.mark.parametrize("case", range(5))
-def test_labels_are_scaled_to_the_nearest_neighbour(case):
-    expected = torch.from_numpy(GOLDEN[f"resize/{case}/nearest"])[None]
-    assert_close(resized(case)["semseg"], expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("case", range(5))
-def test_images_are_scaled_linearly(case):
-    image = resized(case)["image"] * IMAGE_DEVIATION + IMAGE_MEAN
+def test_labels_are_scaled_to_the_nearest_neighbour_and_images_linearly(case):
+    scaled = resized(case)
+    assert_close(scaled["semseg"], torch.from_numpy(GOLDEN[f"resize/{case}/nearest"])[None], rtol=0, atol=0)
+    image = scaled["image"] * IMAGE_DEVIATION + IMAGE_MEAN
     assert_close(image, picture(f"resize/{case}/linear"), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("case", range(8))
-def test_long_axes_are_read_at_the_same_places(case):
+def test_long_axes_are_read_at_the_same_positions(case):
     expected = GOLDEN[f"axis/{case}/nearest"]
     length, scaled = (torch.tensor([[int(each)]]) for each in (GOLDEN[f"axis/{case}/length"], len(expected)))
-    found = axes(length, scaled, torch.zeros_like(length), len(expected), torch.zeros(1, 1, dtype=torch.bool)).nearest
-    np.testing.assert_array_equal(found[0], expected)
+    actual = axes(length, scaled, torch.zeros_like(length), len(expected), torch.zeros(1, 1, dtype=torch.bool)).nearest
+    np.testing.assert_array_equal(actual[0], expected)
     np.testing.assert_array_equal(nearest(length.item(), len(expected)), expected)
 
 
@@ -77,7 +73,7 @@ def test_colours_are_the_same_but_where_floats_fall_short_of_a_whole_number():
 
 @pytest.mark.parametrize("case", range(6))
 def test_distorted_colours_are_the_same_at_98_of_100_values(case):
-    found = distort(picture("colours/image").float(), *GOLDEN[f"colours/{case}/distortion"])
-    difference = (found - picture(f"colours/{case}/distorted")).abs()
+    actual = distort(picture("colours/image").float(), *GOLDEN[f"colours/{case}/distortion"])
+    difference = (actual - picture(f"colours/{case}/distorted")).abs()
     assert difference.max() <= 2  # a level before the last contrast
     assert (difference > 0).float().mean() <= 0.02  # of a million values of such noise, at most 1.02 % differ

@@ -42,8 +42,8 @@ def replay(tag):
     }
     clients = []
     for i, (client, rows) in enumerate(zip(META[tag]["clients"], by_client(tag, "init"), strict=True)):
-        places = {slot: layouts[slot.part] for slot in rows}
-        clients.append(ArrayClient(Profile(f"c{i}", client["dataset"], tuple(client["tasks"]), 1, places), rows))
+        slot_layouts = {slot: layouts[slot.part] for slot in rows}
+        clients.append(ArrayClient(Profile(f"c{i}", client["dataset"], tuple(client["tasks"]), 1, slot_layouts), rows))
     server = Server(METHODS[tag], [client.profile for client in clients])
     state, states, values, shared = server.start(), [], [], []
     for round in range(META[tag]["rounds"]):
@@ -66,64 +66,33 @@ def assert_learned(tag, states, field, suffix, **tolerance):
         if suffix and round == 0:
             continue
         for part, name in (("encoder", "alpha"), ("decoder", "beta")):
-            found = [getattr(state.weights[key], field) for key in sorted(state.weights) if part == key.slot.part]
+            actual = [getattr(state.weights[key], field) for key in sorted(state.weights) if part == key.slot.part]
             recorded = torch.from_numpy(DATA[f"{tag}/r{round}/{name}{suffix}"])
-            assert_close(torch.tensor(found).view(recorded.shape), recorded, **tolerance)
+            assert_close(torch.tensor(actual).view(recorded.shape), recorded, **tolerance)
 
 
 def assert_parameters(tag, values, tolerance):
     for round in (0, META[tag]["rounds"] - 1):
-        for found, expected in zip(values[round], by_client(tag, f"r{round}/new"), strict=True):
+        for actual, expected in zip(values[round], by_client(tag, f"r{round}/new"), strict=True):
             for slot, row in expected.items():
-                assert_close(found[slot], row, rtol=0, atol=tolerance)
-
-
-@pytest.fixture
-def recorded_solver(monkeypatch):
-    """Use the weights of the released solver instead of ours."""
-
-    def use(tag):
-        recorded = iter([DATA[f"{tag}/r{round}/w_slsqp"] for round in range(META[tag]["rounds"])])
-        monkeypatch.setattr("fedhca2.aggregation.fedhca2.solve", lambda gram, c: next(recorded))
-
-    return use
+                assert_close(actual[slot], row, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("tag", META)
-def test_parameters(tag):
-    _, values, _ = replay(tag)
+def test_parameters_learned_weights_and_momenta(tag):
+    states, values, _ = replay(tag)
     assert_parameters(tag, values, 1e-5)
+    if tag in LEARNED:
+        assert_learned(tag, states, "value", "", rtol=0, atol=2e-5)
+        assert_learned(tag, states, "momentum", "_mom", rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("tag", LEARNED)
-def test_with_the_recorded_solution_the_shared_update_agrees_to_2e_6(tag, recorded_solver):
-    recorded_solver(tag)
-    _, _, shared = replay(tag)
+def test_with_the_weights_of_the_released_solver_all_agree_to_2e_6(tag, monkeypatch):
+    recorded = iter([DATA[f"{tag}/r{round}/w_slsqp"] for round in range(META[tag]["rounds"])])
+    monkeypatch.setattr("fedhca2.aggregation.fedhca2.solve", lambda gram, c: next(recorded))
+    states, values, shared = replay(tag)
     for round, row in enumerate(shared):
         assert_close(row, torch.from_numpy(DATA[f"{tag}/r{round}/U"]), rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("tag", LEARNED)
-def test_learned_weights(tag):
-    states, _, _ = replay(tag)
-    assert_learned(tag, states, "value", "", rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("tag", LEARNED)
-def test_momentum(tag):
-    states, _, _ = replay(tag)
-    assert_learned(tag, states, "momentum", "_mom", rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("tag", LEARNED)
-def test_with_the_recorded_solution_parameters_agree_to_2e_6(tag, recorded_solver):
-    recorded_solver(tag)
-    _, values, _ = replay(tag)
-    assert_parameters(tag, values, 2e-6)
-
-
-@pytest.mark.parametrize("tag", LEARNED)
-def test_with_the_recorded_solution_learned_weights_agree_to_2e_6(tag, recorded_solver):
-    recorded_solver(tag)
-    states, _, _ = replay(tag)
     assert_learned(tag, states, "value", "", rtol=0, atol=2e-6)
+    assert_parameters(tag, values, 2e-6)

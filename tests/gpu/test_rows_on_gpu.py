@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.aggregation import Member, Rows, mixed_rows
+from fedhca2.aggregation import Member, Rows, mix_rows
 from fedhca2.methods import METHODS
 from fedhca2.params import Layout
 
@@ -40,5 +40,5 @@ def test_a_gpu_combines_coordinates_as_a_cpu_does(name, count):
     for device in ("cpu", "cuda"):
         rows = Rows([Member(str(i), "g") for i in range(count)], LAYOUT, [row.to(device) for row in data])
         mixing = aggregator.mixing(aggregator.products(rows, 0), rows.members, LAYOUT)
-        made.append(torch.stack(mixed_rows(aggregator, "encoder", rows, mixing)[0]).cpu())
+        made.append(torch.stack(mix_rows(aggregator, "encoder", rows, mixing)[0]).cpu())
     assert_close(made[1], made[0], rtol=1e-6, atol=1e-7)

@@ -48,7 +48,7 @@ def test_what_the_page_of_methods_writes_is_a_method(line):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_has_a_reference_and_a_place_on_the_page_and_its_settings_can_be_set(name):
+def test_every_method_has_a_reference_a_row_on_the_page_and_its_settings(name):
     method = METHODS[name]
     assert method.reference
     assert re.search(rf"^(\| |## |\*\*).*`{name}`", PAGE, re.MULTILINE)

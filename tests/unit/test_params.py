@@ -55,13 +55,10 @@ def test_equal_scales_per_layer_are_one_scale_and_leave_their_arguments(pair):
     assert_close(pair, before)
 
 
-@pytest.mark.parametrize("text", ["encoder", "decoder.semseg", "head.depth", "encoder_norms", "decoder_norms.edge"])
-def test_a_slot_is_read_as_it_is_written(text):
-    assert str(Slot.parse(text)) == text
-
-
 @pytest.mark.parametrize("text", ["", "encoder.semseg", "decoder", "body", "optimizer.semseg"])
-def test_what_is_no_slot_is_refused(text):
+def test_a_slot_is_read_as_it_is_written_and_what_is_no_slot_is_refused(text):
+    for slot in ("encoder", "decoder.semseg", "head.depth", "encoder_norms", "decoder_norms.edge"):
+        assert str(Slot.parse(slot)) == slot
     with pytest.raises(ValueError, match="expected one of encoder"):
         Slot.parse(text)
 
@@ -69,7 +66,7 @@ def test_what_is_no_slot_is_refused(text):
 MIXED = [torch.tensor(1), torch.ones(3, 2), torch.empty(0), torch.tensor([True]), torch.ones(300, dtype=torch.bfloat16)]
 
 
-def test_packed_copies_are_moved_at_once_by_type_and_keep_values_types_order_and_alignment():
+def test_packed_copies_move_once_for_each_type_and_keep_values_and_order():
     moves = []
     copies = copy_packed(MIXED, lambda packed: moves.append(packed.dtype) or packed)
     assert all(map(torch.equal, copies, MIXED))
@@ -83,7 +80,7 @@ def test_a_copy_may_change_while_autograd_holds_another():
     """As with a counter of batches, which is counted up between an index's use and its gradient."""
     index, counter = copy_packed([torch.tensor([0, 1, 1]), torch.tensor(7)], torch.clone)
     weight = nn.Parameter(torch.ones(2))
-    taken = weight[index] * 2
+    doubled = weight[index] * 2
     counter.add_(1)
-    taken.sum().backward()
+    doubled.sum().backward()
     assert weight.grad.tolist() == [2, 4]

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from pydantic import Field
@@ -125,7 +125,7 @@ class Aggregator(Config, ABC):
     reveals: ClassVar[str] = "which puts a row in several sums, and these reveal the rows"  # why sums do otherwise
 
     kind: str = ""
-    every: Annotated[int, Field(ge=1, description="aggregate only in every n-th round")] = 1
+    every: int = Field(1, ge=1, description="aggregate only in every n-th round")
 
     @property
     def compares_models(self) -> bool:

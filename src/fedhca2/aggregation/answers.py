@@ -37,7 +37,7 @@ def mixing_of(
     return mixing
 
 
-def mixed_rows(aggregator: Aggregator, part: Part, rows: Rows, mixing: Mixing) -> list[list[Tensor]]:
+def mix_rows(aggregator: Aggregator, part: Part, rows: Rows, mixing: Mixing) -> list[list[Tensor]]:
     """The rows of every blend; raises UserError if a user's own function fails, or if its answer does not fit."""
     with _explain(aggregator, part, "expected combined rows"):
         return [
@@ -46,7 +46,7 @@ def mixed_rows(aggregator: Aggregator, part: Part, rows: Rows, mixing: Mixing) -
         ]
 
 
-def renewed_rows(
+def renew_rows(
     aggregator: Aggregator, part: Part, mixed: Sequence[Tensor], kept: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """What members get instead of mixed rows, and the rows to keep; raises UserError if a user's own `renew` fails.
@@ -60,8 +60,8 @@ def renewed_rows(
 
     rows = Rows.unnamed([*mixed, *(row.to(mixed[0].device) for row in kept)])
     with _explain(aggregator, part, f"renew(): expected {count} rows for members, and {keeps} to keep"):
-        made = rows.combine(renew, count + keeps)
-    return made[:count], made[count:]
+        new_rows = rows.combine(renew, count + keeps)
+    return new_rows[:count], new_rows[count:]
 
 
 def try_aggregator(aggregator: Aggregator, part: Part, members: Sequence[Member], layout: Layout) -> None:
@@ -89,24 +89,24 @@ def _try(aggregator: Aggregator, part: Part, members: Sequence[Member], layout: 
     if aggregator.measure != "nothing" and not aggregator.whole:
         products = products.expand(len(layout.names), -1, -1)
     mixing = mixing_of(aggregator, part, products, members, layout)
-    made = _make_rows(aggregator, part, rows, mixing)
+    new_rows = _make_rows(aggregator, part, rows, mixing)
     half = _make_rows(aggregator, part, Rows.unnamed([row[: len(members)] for row in rows.data]), mixing)
-    if not made.isfinite().all():
+    if not new_rows.isfinite().all():
         raise UserError(f"method.{part}", f"{_name(aggregator)}: expected finite rows, got NaN or infinite values")
-    if not torch.allclose(made[:, : len(members)], half, rtol=1e-5):
-        wanted = "expected every column to be made from itself alone, got others with half of the columns"
-        raise UserError(f"method.{part}", f"{_name(aggregator)}: {wanted}")
-    return [*(blend.weights for blend in mixing.sums), made]
+    if not torch.allclose(new_rows[:, : len(members)], half, rtol=1e-5):
+        expected = "expected every column to be made from itself alone, got others with half of the columns"
+        raise UserError(f"method.{part}", f"{_name(aggregator)}: {expected}")
+    return [*(blend.weights for blend in mixing.sums), new_rows]
 
 
 def _make_rows(aggregator: Aggregator, part: Part, rows: Rows, mixing: Mixing) -> Tensor:
     """The rows that functions of an aggregator make in two rounds, [M, n]; none if it has no functions."""
     functions = Mixing(mixing.base, tuple(blend for blend in mixing.blends if isinstance(blend, Combined)))
-    made = [row for combined in mixed_rows(aggregator, part, rows, functions) for row in combined]
+    new_rows = [row for combined in mix_rows(aggregator, part, rows, functions) for row in combined]
     kept: Sequence[Tensor] = ()
     for _ in range(2 if aggregator.keeps_rows else 0):
-        made, kept = renewed_rows(aggregator, part, made or rows.data[:1], kept)
-    return torch.stack([*made, *kept]) if made else rows.store.data[0].new_zeros(0, rows.layout.numel)
+        new_rows, kept = renew_rows(aggregator, part, new_rows or rows.data[:1], kept)
+    return torch.stack([*new_rows, *kept]) if new_rows else rows.store.data[0].new_zeros(0, rows.layout.numel)
 
 
 def is_shared(aggregator: Aggregator, part: Part, members: Sequence[Member], layout: Layout) -> bool:
@@ -144,8 +144,8 @@ def _check_mixing(mixing: Mixing, members: int, tensors: int) -> None:
     if mixing.base not in get_args(Base):
         raise ValueError(f"base: expected {', '.join(get_args(Base))}, got {mixing.base!r}")
     if mixing.keeps and (len(mixing.keeps) != members or not all(isfinite(number) for number in mixing.keeps)):
-        wanted = f"{members} finite numbers, one for each member, or none"
-        raise ValueError(f"keeps: expected {wanted}, got {mixing.keeps!r:.100}")
+        expected = f"{members} finite numbers, one for each member, or none"
+        raise ValueError(f"keeps: expected {expected}, got {mixing.keeps!r:.100}")
     for blend in mixing.blends:
         if not isinstance(blend, Blend | Combined):
             raise ValueError(f"blends: expected Blends, got {type(blend).__name__}")
@@ -153,12 +153,12 @@ def _check_mixing(mixing: Mixing, members: int, tensors: int) -> None:
         if isinstance(blend, Blend):
             shape = list(check_weights(blend.weights, members).shape)
             if len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] != tensors):
-                wanted = f"[M, {members}], or [{tensors}, M, {members}] by tensor"
-                raise ValueError(f"weights: expected the shape {wanted}, got {shape}")
+                expected = f"[M, {members}], or [{tensors}, M, {members}] by tensor"
+                raise ValueError(f"weights: expected the shape {expected}, got {shape}")
             rows = shape[-2]
         if len(blend.gets) != members or not all(isinstance(row, int) and 0 <= row < rows for row in blend.gets):
-            wanted = f"{members} numbers of mixed rows, from 0 to {rows - 1}"
-            raise ValueError(f"gets: expected {wanted}, got {blend.gets!r:.100}")
+            expected = f"{members} numbers of mixed rows, from 0 to {rows - 1}"
+            raise ValueError(f"gets: expected {expected}, got {blend.gets!r:.100}")
         if not isfinite(blend.scale):
             raise ValueError(f"scale: expected a finite number, got {blend.scale!r:.100}")
 

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -53,10 +53,9 @@ class TrimmedMean(Combiner):
     """One update for all, the mean of each coordinate without its extreme values, or its median."""
 
     kind: Literal["trimmed_mean"] = "trimmed_mean"
-    hostile: Annotated[
-        int | None,
-        Field(ge=0, description="number of values to leave out at each end of a coordinate; null: all but the median"),
-    ] = 1
+    hostile: int | None = Field(
+        1, ge=0, description="number of values to leave out at each end of a coordinate; null: all but the median"
+    )
 
     def combine(self, block: Tensor, members: Sequence[Member], measured: Tensor) -> Tensor:
         """One row."""
@@ -73,8 +72,8 @@ class TiesMerging(Combiner):
     """One update for all: trim, elect signs, and average the updates that agree with them (TIES)."""
 
     kind: Literal["ties"] = "ties"
-    keep: Annotated[float, Field(gt=0, le=1, description="share of an update's values that count, the largest")] = 0.2
-    rate: Annotated[float, Field(gt=0, description="λ, factor of the merged update")] = 1.0
+    keep: float = Field(0.2, gt=0, le=1, description="share of an update's values that count, the largest")
+    rate: float = Field(1.0, gt=0, description="λ, factor of the merged update")
 
     def measured(self, rows: Rows) -> Tensor:
         """Every row's threshold."""
@@ -125,9 +124,9 @@ class SignAgreement(Combiner):
     """One update for all: the mean of the coordinates in which enough clients agree on the sign, and 0 elsewhere."""
 
     kind: Literal["sign_agreement"] = "sign_agreement"
-    least: Annotated[
-        float, Field(ge=0, le=1, description="least agreement |Σ sign Δ|/N of a coordinate that counts; 0: all count")
-    ] = 0.5
+    least: float = Field(
+        0.5, ge=0, le=1, description="least agreement |Σ sign Δ|/N of a coordinate that counts; 0: all count"
+    )
 
     def combine(self, block: Tensor, members: Sequence[Member], measured: Tensor) -> Tensor:
         """One row."""

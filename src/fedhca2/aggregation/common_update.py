@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -23,27 +23,19 @@ class CommonUpdate(Aggregator):
     measure: ClassVar[Measure] = "rows"
     whole: ClassVar[bool] = True
 
-    alpha: Annotated[
-        float | None,
-        Field(ge=0, le=1, description="initial value of the learned share α; null: U replaces the client's own update"),
-    ] = None
-    groups: Annotated[
-        bool, Field(description="with α: clients with the same data set and tasks continue from their mean update")
-    ] = False
-    across: Annotated[Literal["clients", "groups"], Field(description="weights for clients, or for groups' means")] = (
-        "clients"
+    alpha: float | None = Field(
+        None, ge=0, le=1, description="initial value of the learned share α; null: U replaces the client's own update"
     )
-    length: Annotated[Literal["own", "mean"], Field(description="length of U: its own, or that of the mean update")] = (
-        "own"
+    groups: bool = Field(
+        False, description="with α: clients with the same data set and tasks continue from their mean update"
     )
-    rate: Annotated[float, Field(gt=0, description="factor of U")] = 1.0
-    sketch: Annotated[
-        int | None,
-        Field(ge=1024, le=2**20, description="estimate inner products from this many random sums of each update"),
-    ] = None
-    memory: Annotated[
-        float, Field(ge=0, lt=1, description="share of past rounds in a moving average of the weights")
-    ] = 0.0
+    across: Literal["clients", "groups"] = Field("clients", description="weights for clients, or for groups' means")
+    length: Literal["own", "mean"] = Field("own", description="length of U: its own, or that of the mean update")
+    rate: float = Field(1.0, gt=0, description="factor of U")
+    sketch: int | None = Field(
+        None, ge=1024, le=2**20, description="estimate inner products from this many random sums of each update"
+    )
+    memory: float = Field(0.0, ge=0, lt=1, description="share of past rounds in a moving average of the weights")
 
     @abstractmethod
     def weights(self, gram: Tensor) -> Tensor:
@@ -185,15 +177,12 @@ class Robust(CommonUpdate):
     """One update for all that a few hostile clients cannot move far."""
 
     kind: Literal["robust"] = "robust"
-    rule: Annotated[
-        Literal["krum", "geometric_median", "clipped_mean"],
-        Field(description="how the weights are computed"),
-    ] = "geometric_median"
-    hostile: Annotated[int, Field(ge=0, description="krum: number of clients that may be hostile")] = 1
-    chosen: Annotated[
-        int | None, Field(ge=1, description="krum: number of updates to average; null: all but the hostile")
-    ] = 1
-    bound: Annotated[float, Field(gt=0, description="clipped_mean: maximum length, in median lengths")] = 1.0
+    rule: Literal["krum", "geometric_median", "clipped_mean"] = Field(
+        "geometric_median", description="how the weights are computed"
+    )
+    hostile: int = Field(1, ge=0, description="krum: number of clients that may be hostile")
+    chosen: int | None = Field(1, ge=1, description="krum: number of updates to average; null: all but the hostile")
+    bound: float = Field(1.0, gt=0, description="clipped_mean: maximum length, in median lengths")
 
     @field_validator("sketch")
     @classmethod

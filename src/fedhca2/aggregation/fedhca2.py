@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -64,14 +64,11 @@ class ConflictAverse(CommonUpdate):
     """FedHCA² for encoders: θ + Δ + α·Ũ, with the same Ũ for all and an α that each client learns."""
 
     kind: Literal["conflict_averse"] = "conflict_averse"
-    c: Annotated[float, Field(ge=0, lt=1, description="radius around the mean update, relative to its length")] = 0.4
-    rescale: Annotated[Literal["released", "none"], Field(description="divide by 1 + c², or Eq. (9) as printed")] = (
-        "released"
+    c: float = Field(0.4, ge=0, lt=1, description="radius around the mean update, relative to its length")
+    rescale: Literal["released", "none"] = Field("released", description="divide by 1 + c², or Eq. (9) as printed")
+    alpha: float | None = Field(
+        0.1, ge=0, le=1, description="initial value of the learned α; null: Ũ replaces the own update"
     )
-    alpha: Annotated[
-        float | None,
-        Field(ge=0, le=1, description="initial value of the learned α; null: Ũ replaces the own update"),
-    ] = 0.1
 
     def weights(self, gram: Tensor) -> Tensor:
         """Weights of Ũ."""
@@ -117,12 +114,10 @@ class CrossAttention(Aggregator):
     measure: ClassVar[Measure] = "rows"
 
     kind: Literal["cross_attention"] = "cross_attention"
-    beta: Annotated[float, Field(ge=0, le=1, description="initial value of every β")] = 0.1
-    per: Annotated[Literal["tensor", "layer"], Field(description="weight and bias attend separately, or together")] = (
-        "tensor"
-    )
-    scale: Annotated[Scale, Field(description="products over √numel, or cosines")] = "paper"
-    temperature: Annotated[float, Field(gt=0, description="divides the logits")] = 1.0
+    beta: float = Field(0.1, ge=0, le=1, description="initial value of every β")
+    per: Literal["tensor", "layer"] = Field("tensor", description="weight and bias attend separately, or together")
+    scale: Scale = Field("paper", description="products over √numel, or cosines")
+    temperature: float = Field(1.0, gt=0, description="divides the logits")
 
     @property
     def learns(self) -> bool:
@@ -166,13 +161,13 @@ class Weights:
 class HyperWeights(Config):
     """How α and β are learned: SGD on the agreement of a client's update with what it was sent."""
 
-    lr: Annotated[float, Field(ge=0, description="learning rate of α and β")] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of their SGD")] = 0.9
-    weight_decay: Annotated[float, Field(ge=0, description="weight decay of their SGD")] = 1e-4
-    clamp: Annotated[
-        Literal["mask", "project"], Field(description="values may leave [0, 1] and drift, or are kept inside")
-    ] = "mask"
-    learn: Annotated[bool, Field(description="false keeps the initial α and β")] = True
+    lr: float = Field(0.01, ge=0, description="learning rate of α and β")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of their SGD")
+    weight_decay: float = Field(1e-4, ge=0, description="weight decay of their SGD")
+    clamp: Literal["mask", "project"] = Field(
+        "mask", description="values may leave [0, 1] and drift, or are kept inside"
+    )
+    learn: bool = Field(True, description="false keeps the initial α and β")
 
     def step(self, weights: Weights, agreement: Sequence[float]) -> Weights:
         r"""One step for weights w and agreement ⟨Ũ, Δ⟩ (per layer for β), FedHCA² Eq. (14) to (17).

@@ -1,7 +1,7 @@
 """Means and other mixtures by client, group, cluster or friends, and optimisers on the server that follow a mean."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import scipy  # imports its parts when they are used
 import torch
@@ -137,9 +137,7 @@ class Averaging(Aggregator):
 
     sums_once: ClassVar[bool] = True
 
-    by: Annotated[
-        Literal["clients", "samples"], Field(description="what counts equally in a mean: clients or images")
-    ] = "clients"
+    by: Literal["clients", "samples"] = Field("clients", description="what counts equally in a mean: clients or images")
 
     def counts(self, members: Sequence[Member]) -> list[int]:
         """How often each member counts."""
@@ -171,10 +169,10 @@ class Pull(Aggregator):
     """Members move from their group's mean towards the mean of all, by a share that falls to 0 over the rounds."""
 
     kind: Literal["pull"] = "pull"
-    gamma: Annotated[float, Field(ge=0, le=1, description="share of the way to the mean of all in the first round")] = 1
-    until: Annotated[
-        float, Field(ge=0, le=1, description="part of the rounds in which that share falls to 0, in equal steps")
-    ] = 0.375
+    gamma: float = Field(1, ge=0, le=1, description="share of the way to the mean of all in the first round")
+    until: float = Field(
+        0.375, ge=0, le=1, description="part of the rounds in which that share falls to 0, in equal steps"
+    )
 
     def at(self, done: float) -> Self:
         """The same aggregator with the share that is left after this part of the rounds."""
@@ -195,7 +193,7 @@ class Clustered(Aggregator):
     sums_once: ClassVar[bool] = True
 
     kind: Literal["clustered"] = "clustered"
-    clusters: Annotated[int, Field(ge=1, description="number of clusters")] = 2
+    clusters: int = Field(2, ge=1, description="number of clusters")
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Mix one row per cluster."""
@@ -209,8 +207,8 @@ class Voting(Aggregator):
     measure: ClassVar[Measure] = "rows"
 
     kind: Literal["voting"] = "voting"
-    friends: Annotated[int, Field(ge=1, description="K, the number of clients to aggregate with, including itself")] = 8
-    layers: Annotated[int, Field(ge=1, description="how many layers vote, counted from the last")] = 8
+    friends: int = Field(8, ge=1, description="K, the number of clients to aggregate with, including itself")
+    layers: int = Field(8, ge=1, description="how many layers vote, counted from the last")
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """One mixed row per group, of updates: the group's mean of what each of its clients would take."""
@@ -236,8 +234,8 @@ class Attentive(Aggregator):
     whole: ClassVar[bool] = True
 
     kind: Literal["attentive"] = "attentive"
-    alpha: Annotated[float, Field(gt=0, description="α_k, the step towards the others")] = 1.0
-    sigma: Annotated[float, Field(gt=0, description="squared distance at which a model's weight falls to 1/e")] = 1.0
+    alpha: float = Field(1.0, gt=0, description="α_k, the step towards the others")
+    sigma: float = Field(1.0, gt=0, description="squared distance at which a model's weight falls to 1/e")
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         r"""Mix one row per member, as FedAMP does.
@@ -301,7 +299,7 @@ class Graph(Averaging):
     sums_once: ClassVar[bool] = False
 
     kind: Literal["graph"] = "graph"
-    closeness: Annotated[float, Field(gt=0, description="λ: how close weights stay to those of a plain mean")] = 0.8
+    closeness: float = Field(0.8, gt=0, description="λ: how close weights stay to those of a plain mean")
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         r"""Mix one row per member, with the simplex's nearest points to $p + \cos_{i\cdot} / 2\lambda$ as weights.
@@ -325,8 +323,8 @@ class ServerMomentum(Averaging):
     keeps_rows: ClassVar[int] = 2
 
     kind: Literal["server_momentum"] = "server_momentum"
-    rate: Annotated[float, Field(gt=0, description="η, the server's learning rate")] = 1.0
-    momentum: Annotated[float, Field(ge=0, lt=1, description="β, share of the momentum that stays")] = 0.5
+    rate: float = Field(1.0, gt=0, description="η, the server's learning rate")
+    momentum: float = Field(0.5, ge=0, lt=1, description="β, share of the momentum that stays")
 
     def renew(self, mixed: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
         """The model after a step, and the rows x and m."""
@@ -350,11 +348,11 @@ class ServerAdam(Averaging):
     keeps_rows: ClassVar[int] = 3
 
     kind: Literal["server_adam"] = "server_adam"
-    rule: Annotated[Literal["adam", "yogi", "adagrad"], Field(description="how v follows squared changes")] = "adam"
-    rate: Annotated[float, Field(gt=0, description="η, the server's learning rate")] = 1e-2
-    beta1: Annotated[float, Field(ge=0, lt=1, description="β₁, share of the momentum that stays")] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1, description="β₂ of adam and yogi, share of v that stays")] = 0.99
-    tau: Annotated[float, Field(gt=0, description="τ: changes far below it are not enlarged")] = 1e-3
+    rule: Literal["adam", "yogi", "adagrad"] = Field("adam", description="how v follows squared changes")
+    rate: float = Field(1e-2, gt=0, description="η, the server's learning rate")
+    beta1: float = Field(0.9, ge=0, lt=1, description="β₁, share of the momentum that stays")
+    beta2: float = Field(0.99, ge=0, lt=1, description="β₂ of adam and yogi, share of v that stays")
+    tau: float = Field(1e-3, gt=0, description="τ: changes far below it are not enlarged")
 
     def renew(self, mixed: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
         """The model after a step, and the rows x, m and √v."""

@@ -235,15 +235,15 @@ class Rows:
         >>> Rows.unnamed([torch.tensor([1.0, 5.0]), torch.tensor([3.0, 2.0])]).combine(lambda block: block[1:], 1)
         [tensor([3., 2.])]
         """
-        made = self._new_rows(count)
+        results = self._new_rows(count)
         for first, block in self._blocks():
             values = function(block)
             if not isinstance(values, Tensor) or values.shape != (count, block.shape[1]):
-                found = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
-                raise ValueError(f"expected the shape [{count}, {block.shape[1]}], got {found}")
-            for row, part in zip(made, values, strict=True):
+                actual = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+                raise ValueError(f"expected the shape [{count}, {block.shape[1]}], got {actual}")
+            for row, part in zip(results, values, strict=True):
                 row[first : first + block.shape[1]] = part
-        return made
+        return results
 
     def sums(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """The sum over all columns of what a function gives for some of them, [N, n] in float64.

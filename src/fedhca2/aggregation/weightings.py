@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import permutations
 from math import ceil
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import scipy  # imports its parts when they are used
@@ -251,12 +251,11 @@ class Weighted(CommonUpdate):
     """One update for all, by a weighting from multi-task learning."""
 
     kind: Literal["weighted"] = "weighted"
-    weighting: Annotated[
-        Literal["mean", "mgda", "pcgrad", "upgrad", "dualproj", "imtl_g", "aligned_mtl", "nash_mtl", "fairgrad"],
-        Field(description="how inner products of updates become weights"),
-    ] = "mean"
-    unit: Annotated[bool, Field(description="divide every update by its length first")] = False
-    fairness: Annotated[float, Field(gt=0, le=10, description="α of fairgrad: 1 is nash_mtl, the limit is mgda")] = 2.0
+    weighting: Literal[
+        "mean", "mgda", "pcgrad", "upgrad", "dualproj", "imtl_g", "aligned_mtl", "nash_mtl", "fairgrad"
+    ] = Field("mean", description="how inner products of updates become weights")
+    unit: bool = Field(False, description="divide every update by its length first")
+    fairness: float = Field(2.0, gt=0, le=10, description="α of fairgrad: 1 is nash_mtl, the limit is mgda")
 
     @property
     def reveals_rows(self) -> str | None:

@@ -5,23 +5,3 @@ from fedhca2.clients.device import CompilingError, DeviceSlot, StepKind, Stopped
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state_file import ClientState, StateFileError, load_reply, load_state, save_reply, save_state
 from fedhca2.clients.training import Schedule, Training
-
-__all__ = [
-    "BatchWatch",
-    "Client",
-    "ClientState",
-    "CompilingError",
-    "DeviceSlot",
-    "LocalData",
-    "Privacy",
-    "Schedule",
-    "StateFileError",
-    "StepKind",
-    "Stopped",
-    "Training",
-    "load_reply",
-    "load_state",
-    "on_device",
-    "save_reply",
-    "save_state",
-]

@@ -19,7 +19,7 @@ from fedhca2.clients.exchange import DeclinedError, Exchange, FirstRow, RowLimit
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.training import Learner, LocalTerms, Training
-from fedhca2.data.batches import Batch, Batches, one_early
+from fedhca2.data.batches import Batch, Batches, prefetch
 from fedhca2.messages import BatchNorm, Effect, Order, Profile, Reply
 from fedhca2.models.layers import draw_keep
 from fedhca2.models.multitask import MultiTaskModel, slot_prefix
@@ -30,7 +30,7 @@ from fedhca2.tasks import LabelSpace
 from fedhca2.tasks.task import TRIVIAL
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in total, loss of the last one
-Turn = tuple[Epoch, Learner, Iterator[Batch]]  # an epoch of one model
+Pass = tuple[Epoch, Learner, Iterator[Batch]]  # an epoch of one model
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LocalData:
     metrics: Mapping[str, str] = field(default_factory=dict)  # metrics that replace the tasks' own
     test: Batches | None = None  # the images of the final scores, if not those of validation
     selects: bool = False  # whether the model that is best on the validation images counts, not the last one
-    looked_at: Batches | None = None  # the validation images that losses are measured on, if not all
+    some_val: Batches | None = None  # the validation images that losses are measured on, if not all
     stretch: Fraction = Fraction(1)  # the epochs that count as one in the schedule
 
     @property
@@ -56,7 +56,7 @@ class LocalData:
     @property
     def images_for_losses(self) -> Batches:
         """The validation images that losses are measured on."""
-        return self.val if self.looked_at is None else self.looked_at
+        return self.val if self.some_val is None else self.some_val
 
 
 class Client:
@@ -125,7 +125,7 @@ class Client:
         """
         with on_device(self):
             began = perf_counter()
-            turns = self._turns(order.round) if order.train else iter(())
+            passes = self._passes(order.round) if order.train else iter(())
             fine_tune = order.finish and self.objective.final_epochs > 0
             good = self._copy(self.where) if order.train or fine_tune else None
             declined, effect = self._take(order)
@@ -134,14 +134,14 @@ class Client:
             reply = Reply(self.name, order.round, metrics=metrics, effect=effect, failed=failed, declined=declined)
             if good and order.train:
                 self.exchange.begin_training(self.shared.model, order)
-                losses = self._train(turns, watch)
+                losses = self._train(passes, watch)
                 if failed := self._fault(losses, good):
                     reply = replace(reply, failed=failed)
                 else:
-                    shown = {} if self.privacy.noise else losses  # noise does not cover losses
+                    losses_to_send = {} if self.privacy.noise else losses  # noise does not cover losses
                     rate = partial(self._mean_rate, order.round)
                     rows, agreement = self.exchange.outgoing(self.shared.model, order, self.steps, rate)
-                    reply = replace(reply, rows=rows, agreement=agreement, losses=shown, steps=self.steps)
+                    reply = replace(reply, rows=rows, agreement=agreement, losses=losses_to_send, steps=self.steps)
             return replace(reply, seconds=perf_counter() - began)
 
     def _take(self, order: Order) -> tuple[str, Effect | None]:
@@ -263,22 +263,22 @@ class Client:
             self.restore(good)
         return fault
 
-    def _turns(self, round: int) -> Iterator[Turn]:
+    def _passes(self, round: int) -> Iterator[Pass]:
         """A round's epochs, each of the shared copy, if there is one, and of the personal model.
 
         Reading of the first one's batches starts now, and of each other's one turn early.
         """
-        turns = product(self.epochs(round), dict.fromkeys((self.shared, self.personal)))
-        return one_early((epoch, learner, self.batches(epoch.draw, epoch.part)) for epoch, learner in turns)
+        passes = product(self.epochs(round), dict.fromkeys((self.shared, self.personal)))
+        return prefetch((epoch, learner, self.batches(epoch.draw, epoch.part)) for epoch, learner in passes)
 
-    def _train(self, turns: Iterator[Turn], watch: BatchWatch) -> dict[str, float]:
+    def _train(self, passes: Iterator[Pass], watch: BatchWatch) -> dict[str, float]:
         """Train the epochs of one round."""
         pulled = self._by_parameter(self.exchange.anchors(self.shared.model) if self.objective.pull else {})
         drifts = self._by_parameter(self.exchange.drifts())
         learners = {self.shared, self.personal}
         steps = _count(self.name, self.steps * len(learners), watch)
         losses: dict[str, float] = {}
-        for epoch, learner, batches in turns:
+        for epoch, learner, batches in passes:
             shared, own = LocalTerms(epoch.frozen), LocalTerms(epoch.frozen, self.objective.pull, pulled, drifts)
             terms = own if learner is self.personal else shared
             losses = learner.train_epoch(
@@ -291,7 +291,7 @@ class Client:
     def single_steps(self, round: int, watch: BatchWatch) -> Iterator[dict[str, float]]:
         """Train a round of the personal model, and yield each step's losses: others may take steps in between."""
         steps = _count(self.name, self.steps, watch)
-        for epoch, learner, batches in self._turns(round):
+        for epoch, learner, batches in self._passes(round):
             for batch in batches:
                 yield learner.train_epoch([batch], self.rate(epoch), watch=steps, captures=self.device_slot.captures)
 

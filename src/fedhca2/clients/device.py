@@ -122,9 +122,9 @@ class CapturedStep:
         for group, other in zip(self.optimizer.param_groups, learner.optimizer.param_groups, strict=True):
             group["lr"].fill_(other["lr"])
         moments = list(self._moments(learner))
-        known = [(own, theirs[name]) for own, theirs, name in moments if name in theirs]
-        copy_values([own for own, _ in known], [other for _, other in known])
-        if fresh := [own for own, theirs, name in moments if name not in theirs]:  # not trained yet
+        pairs = [(own, learners[name]) for own, learners, name in moments if name in learners]
+        copy_values([own for own, _ in pairs], [other for _, other in pairs])
+        if fresh := [own for own, learners, name in moments if name not in learners]:  # not trained yet
             torch._foreach_zero_(fresh)
 
     @torch.no_grad()
@@ -132,11 +132,11 @@ class CapturedStep:
         """Copy the values after the steps back to the learner."""
         copy_values([*learner.parameters, *learner.model.buffers()], self.values)
         moments = list(self._moments(learner))
-        known = [(own, theirs[name]) for own, theirs, name in moments if name in theirs]
-        copy_values([other for _, other in known], [own for own, _ in known])
+        pairs = [(own, learners[name]) for own, learners, name in moments if name in learners]
+        copy_values([other for _, other in pairs], [own for own, _ in pairs])
         fresh = [moment for moment in moments if moment[2] not in moment[1]]
-        for copy, (_, theirs, name) in zip(copy_packed([own for own, _, _ in fresh]), fresh, strict=True):
-            theirs[name] = copy
+        for copy, (_, learners, name) in zip(copy_packed([own for own, _, _ in fresh]), fresh, strict=True):
+            learners[name] = copy
 
     def _moments(self, learner: Learner) -> Iterator[tuple[Tensor, dict[str, Tensor], str]]:
         """The optimiser's tensors: each with the learner's of the same parameter, and its name among them."""

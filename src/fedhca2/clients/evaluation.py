@@ -14,7 +14,7 @@ from fedhca2.clients.device import CapturedForward, Captures, on_device
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.training import Training, autocast, loss_of, total_loss
 from fedhca2.data.batches import Batch, Batches
-from fedhca2.data.transforms import own_size, placement
+from fedhca2.data.transforms import own_size, place_image
 from fedhca2.metrics import Metric, rise
 from fedhca2.models.multitask import MultiTaskModel, Scaled
 from fedhca2.params import ENCODER, assign, copy_packed, copy_values, flatten
@@ -89,9 +89,9 @@ class BestModel:
         self.first = self.first or main
         rises = [rise(main[task], first, metrics[task].higher_is_better) for task, first in self.first.items()]
         if (mean := sum(rises) / len(rises)) > self.rise:
-            kept = copy_packed(list(model.state_dict().values()), lambda packed: packed.to("cpu"))
+            copies = copy_packed(list(model.state_dict().values()), lambda packed: packed.to("cpu"))
             names = [f"best/{name}" for name in model.state_dict()]
-            self.rise, self.tensors = mean, dict(zip(names, kept, strict=True))
+            self.rise, self.tensors = mean, dict(zip(names, copies, strict=True))
 
     def load_into(self, model: MultiTaskModel) -> None:
         """Give a model the best values; it keeps its own if there are none."""
@@ -117,33 +117,33 @@ def trivial_scores(client: "Client", images: Batches, labels: Mapping[str, Label
 
     A task without any training label, or whose metric says nothing about plain maps, has none.
     """
-    answers, known = trivial_answers(client.data.train), images.known
-    metrics = known.metrics(answers, labels, client.data.metrics)
+    answers, task_set = trivial_answers(client.data.train), images.task_set
+    metrics = task_set.metrics(answers, labels, client.data.metrics)
     answers = {task: answer for task, answer in answers.items() if metrics[task].for_plain_maps}
     for batch in client.device_slot.until_stopped(images.evaluation(client.device_slot.feed)):
         for task, answer in answers.items():
             plain = answer.to(batch.image.device).expand(len(batch.image), -1)
-            if known[task].output == "map":
-                plain = known[task].resized(plain[:, :, None, None], (batch.image.shape[-2], batch.image.shape[-1]))
-            for prediction, label in batch.pairs(known[task], plain):
+            if task_set[task].output == "map":
+                plain = task_set[task].resized(plain[:, :, None, None], (batch.image.shape[-2], batch.image.shape[-1]))
+            for prediction, label in batch.pairs(task_set[task], plain):
                 metrics[task].update(prediction, label)
     return {task: metrics[task].compute()[metrics[task].name] for task in answers}
 
 
 def trivial_answers(train: Batches) -> dict[str, Tensor]:
     """By task, the largest class of the training labels [1], or their mean [C]."""
-    classes = {task: Counter[int]() for task in train.tasks if train.known[task].grouped_by == "class"}
+    classes = {task: Counter[int]() for task in train.tasks if train.task_set[task].grouped_by == "class"}
     sums: dict[str, Tensor] = {}
     for task, label in _training_labels(train):
-        known = train.known[task].known(label)
+        is_known = train.task_set[task].known(label)
         if task in classes:
-            found, counts = np.unique(label[known].numpy(), return_counts=True)
-            classes[task].update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+            values, counts = np.unique(label[is_known].numpy(), return_counts=True)
+            classes[task].update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
             continue
-        pairs = torch.stack((torch.where(known, label, 0).double(), known.double())).transpose(1, 2)
+        pairs = torch.stack((torch.where(is_known, label, 0).double(), is_known.double())).transpose(1, 2)
         sums[task] = sums.get(task, 0) + pairs.flatten(2).sum(dim=-1)
     means = {task: (total / count).float() for task, (total, count) in sums.items() if bool(count.all())}
-    return means | {task: torch.tensor([found.most_common(1)[0][0]]) for task, found in classes.items() if found}
+    return means | {task: torch.tensor([values.most_common(1)[0][0]]) for task, values in classes.items() if values}
 
 
 def _training_labels(train: Batches, most: int = 1_000) -> Iterator[tuple[str, Tensor]]:
@@ -235,14 +235,14 @@ def sample_predictions(client: "Client", when: str) -> Arrays:
         return {}
     indices = sample_indices(client)
     batch = next(
-        Batches(val.data, indices, val.tasks, batch_size=SAMPLES, resize=val.resize, known=val.known).evaluation()
+        Batches(val.data, indices, val.tasks, batch_size=SAMPLES, resize=val.resize, task_set=val.task_set).evaluation()
     )
     with on_device(client):
         model = client.personal.model.eval()
         outputs = model(batch.image.to(client.where))
-    own = placement(own_size(val.data.load(indices[0], ())), val.data.size)  # all have one size
+    own = place_image(own_size(val.data.load(indices[0], ())), val.data.size)  # all have one size
     predictions = {task: model.tasks[task].predict(output).cpu() for task, output in outputs.items()}
-    restored = {task: own.restored(model.tasks[task], prediction) for task, prediction in predictions.items()}
+    restored = {task: own.restore(model.tasks[task], prediction) for task, prediction in predictions.items()}
     # Numbers of classes take two bytes instead of eight: they stay in memory until the run ends.
     small = {task: each if each.is_floating_point() else each.to(torch.int16) for task, each in restored.items()}
     return {f"{when}.{task}": prediction.numpy() for task, prediction in small.items()}

@@ -55,8 +55,8 @@ def trained_reach(training: Training, batches: int, steps: range, total: int, pa
     if training.optimizer.kind == "sgd":
         return inf
     rates = (
-        len(taken) * training.schedule.rate(epoch, total / batches, training.learning_rate)
-        for epoch, taken in parts_of_epochs(steps.start, len(steps), batches)
+        len(of_epoch) * training.schedule.rate(epoch, total / batches, training.learning_rate)
+        for epoch, of_epoch in parts_of_epochs(steps.start, len(steps), batches)
     )
     slack = 1.05  # for weight decay and rounding
     return slack * adam_reach() * sqrt(numel) * sum(rates) * training.rate_share(part)
@@ -201,9 +201,9 @@ class Exchange:
         return self.received if self.objective.anchor == "received" else {}
 
     def drifts(self) -> Rows:
-        """What every step subtracts besides, times the learning rate."""
-        found = {slot: self.objective.drift(kept) for slot, kept in self.kept.items()}
-        return {slot: drift for slot, drift in found.items() if drift is not None}
+        """What every step subtracts in addition to its own, times the learning rate."""
+        drifts = {slot: self.objective.drift(kept) for slot, kept in self.kept.items()}
+        return {slot: drift for slot, drift in drifts.items() if drift is not None}
 
     def _rows_and_updates(self, model: Slotted, order: Order) -> tuple[Rows, Rows]:
         """The rows to send, and the updates to measure agreement on."""

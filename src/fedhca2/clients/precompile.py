@@ -32,10 +32,10 @@ from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, compile_parts, parts, use_fast_layers
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.tasks import TaskSet
-from fedhca2.tasks.built_in import DeclaredTask, known_tasks
+from fedhca2.tasks.built_in import DeclaredTask, make_task_set
 from fedhca2.version import __version__
 
-INPUT, LOSS, ALL = "input", "loss", "all"  # jobs besides the parts of a model
+INPUT, LOSS, ALL = "input", "loss", "all"  # jobs that are no part of a model
 COMPILER = "torch._inductor.compile_fx"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -142,7 +142,7 @@ def _compile_afresh(device: torch.device, job: Job) -> None:
 def _compile(device: torch.device, job: Job) -> None:
     """Compile what a job asks for, on random input, or find it on disk."""
     training, outputs = Training(**job["training"]), job["outputs"]
-    tasks = known_tasks({name: DeclaredTask(**declared) for name, declared in job["tasks"].items()})
+    tasks = make_task_set({name: DeclaredTask(**declared) for name, declared in job["tasks"].items()})
     height, width = job["size"]
     sample = {"image": torch.zeros(3, height, width, dtype=torch.uint8)}
     for task, (_, dtype, count) in outputs.items():

@@ -9,7 +9,7 @@ from decimal import Decimal, localcontext
 from functools import cache, lru_cache
 from hashlib import blake2b
 from math import ceil, exp, floor, frexp, inf, isfinite, ldexp, log10, sqrt
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # imports its parts when they are used
@@ -35,12 +35,10 @@ COLUMNS, WIDTH, CAPACITY = 2**COLUMN_BITS, 2**OFFSET_BITS, 2**COIN_BITS
 class Privacy(Config):
     """How much of a client's update is hidden; nothing by default."""
 
-    clip: Annotated[
-        float | None, Field(ge=1e-20, le=1e20, description="largest norm of everything a client sends in a round")
-    ] = None
-    noise: Annotated[
-        float, Field(ge=0, le=1e9, description="standard deviation of the noise on each number, in clips")
-    ] = 0.0
+    clip: float | None = Field(
+        None, ge=1e-20, le=1e20, description="largest norm of everything a client sends in a round"
+    )
+    noise: float = Field(0.0, ge=0, le=1e9, description="standard deviation of the noise on each number, in clips")
 
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> "Privacy":
@@ -98,8 +96,8 @@ def epsilon(noise: float, updates: int = 1, delta: float = DELTA) -> float:
     mu = sqrt(updates) / noise
 
     def excess(candidate: float) -> float:
-        kept = exp(candidate + float(scipy.special.log_ndtr(-mu / 2 - candidate / mu)))
-        return exp(float(scipy.special.log_ndtr(mu / 2 - candidate / mu))) - kept - delta
+        second_term = exp(candidate + float(scipy.special.log_ndtr(-mu / 2 - candidate / mu)))
+        return exp(float(scipy.special.log_ndtr(mu / 2 - candidate / mu))) - second_term - delta
 
     return _root(excess, 0.0)
 
@@ -114,29 +112,29 @@ def combined(updates: Mapping[float, int]) -> float:
     return 1 / sqrt(precision) if precision else inf
 
 
-def noise_for(wanted: float, updates: int, delta: float = DELTA) -> float:
+def noise_for(budget: float, updates: int, delta: float = DELTA) -> float:
     """The least noise with which this many updates cost at most the wanted ε, rounded up to four digits.
 
     >>> noise_for(8.0, updates=100)
     6.003
     """
-    least = sqrt(updates) * _noise_of_one(wanted, delta)
+    least = sqrt(updates) * _noise_of_one(budget, delta)
     unit = 10.0 ** (floor(log10(least)) - 3)
     return float(f"{ceil(least / unit) * unit:.4g}")
 
 
-def updates_for(wanted: float, noise: float, delta: float = DELTA) -> int:
+def updates_for(budget: float, noise: float, delta: float = DELTA) -> int:
     """The most updates with this noise that cost at most the wanted ε.
 
     >>> updates_for(8.0, noise=4.0), updates_for(1.0, noise=1.0)
     (44, 0)
     """
-    return floor((noise / _noise_of_one(wanted, delta)) ** 2)
+    return floor((noise / _noise_of_one(budget, delta)) ** 2)
 
 
-def _noise_of_one(wanted: float, delta: float) -> float:
+def _noise_of_one(budget: float, delta: float) -> float:
     """The least noise with which one update costs at most the wanted ε."""
-    return _root(lambda noise: epsilon(noise, delta=delta) - wanted, MIN_NOISE)
+    return _root(lambda noise: epsilon(noise, delta=delta) - budget, MIN_NOISE)
 
 
 def audited_epsilon(updates: Mapping[float, int], delta: float = DELTA, max_updates: int = 100_000) -> float | None:
@@ -260,12 +258,12 @@ class Noise:
 
     def draw(self, count: int) -> NDArray[np.int64]:
         """The next deviates."""
-        drawn = np.empty(count, np.int64)
+        deviates = np.empty(count, np.int64)
         filled = 0
         while filled < count:
             words = np.frombuffer(self._cipher.update(bytes(16 * (count - filled))), "<u8")
-            filled += _compiled_fill()(drawn[filled:], words, *self._table)
-        return drawn
+            filled += _compiled_fill()(deviates[filled:], words, *self._table)
+        return deviates
 
 
 @cache
@@ -276,14 +274,14 @@ def _compiled_fill() -> Callable[..., int]:
     return compiled
 
 
-def _fill(drawn, words, threshold, alias, highest, curvature):  # type: ignore[no-untyped-def]
+def _fill(deviates, words, threshold, alias, highest, curvature):  # type: ignore[no-untyped-def]
     """Use two words per attempt; returns how many attempts were accepted.
 
     Every attempt does the same work whatever its outcome, and the number of rejections is independent of the accepted
     values, so the time taken reveals nothing about the noise.
     """
     filled = 0
-    for attempt in range(len(drawn)):
+    for attempt in range(len(deviates)):
         word, coin = words[2 * attempt], words[2 * attempt + 1]
         bin = np.int64(word >> np.uint64(64 - COLUMN_BITS))
         if word & np.uint64(CAPACITY - 1) >= threshold[bin]:
@@ -292,9 +290,9 @@ def _fill(drawn, words, threshold, alias, highest, curvature):  # type: ignore[n
         start = bin * WIDTH
         step = start + offset
         sign = 1 - 2 * np.int64(word >> np.uint64(COIN_BITS + OFFSET_BITS) & np.uint64(1))
-        taken = highest[bin] * exp(-(offset * (start + step)) * curvature)
-        drawn[filled] = sign * step
-        filled += (np.float64(coin) * 2.0**-64 < taken) & ((step != 0) | (sign > 0))  # 0 has one sign
+        acceptance = highest[bin] * exp(-(offset * (start + step)) * curvature)
+        deviates[filled] = sign * step
+        filled += (np.float64(coin) * 2.0**-64 < acceptance) & ((step != 0) | (sign > 0))  # 0 has one sign
     return filled
 
 

@@ -115,12 +115,12 @@ def tensor_file(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None =
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors as safetensors takes them: contiguous, on the CPU, and each with memory of its own."""
-    known: set[int] = set()
+    pointers: set[int] = set()
     ready = {}
     for name, tensor in tensors.items():
         tensor = tensor.detach().cpu().contiguous()
-        ready[name] = tensor.clone() if tensor.data_ptr() in known else tensor
-        known.add(tensor.data_ptr())
+        ready[name] = tensor.clone() if tensor.data_ptr() in pointers else tensor
+        pointers.add(tensor.data_ptr())
     return ready
 
 

@@ -34,12 +34,10 @@ Watch = Callable[[Tensor], None]  # called with the loss of every batch
 class OptimizerConfig(Config):
     """AdamW; Adam or SGD, which add the weight decay to the gradient."""
 
-    kind: Annotated[Literal["adamw", "adam", "sgd"], Field(description="the algorithm")] = "adamw"
-    amsgrad: Annotated[
-        bool, Field(description="Adam and AdamW divide by the largest second moment so far, not the last")
-    ] = False
-    momentum: Annotated[float, Field(ge=0, lt=1, description="how much of the last SGD step goes into the next")] = 0.0
-    reset: Annotated[Literal["never", "every_round"], Field(description="when moments and steps are reset")] = "never"
+    kind: Literal["adamw", "adam", "sgd"] = Field("adamw", description="the algorithm")
+    amsgrad: bool = Field(False, description="Adam and AdamW divide by the largest second moment so far, not the last")
+    momentum: float = Field(0.0, ge=0, lt=1, description="how much of the last SGD step goes into the next")
+    reset: Literal["never", "every_round"] = Field("never", description="when moments and steps are reset")
 
     @model_validator(mode="after")
     def _only_of_its_kind(self) -> "OptimizerConfig":
@@ -55,8 +53,8 @@ class OptimizerConfig(Config):
         if self.kind == "sgd":
             # Only fused steps can be captured, and only others can start with moments of some parameters but not all.
             return SGD(parameters, rate, momentum=self.momentum, weight_decay=weight_decay, fused=captured or None)
-        made = AdamW if self.kind == "adamw" else Adam
-        return made(
+        algorithm = AdamW if self.kind == "adamw" else Adam
+        return algorithm(
             parameters,
             rate,
             betas=BETAS,
@@ -70,13 +68,13 @@ class OptimizerConfig(Config):
 class Schedule(Config):
     """A linear warm-up, then half a cosine down to `lowest`, or steps down by `decay`."""
 
-    warmup_epochs: Annotated[int, Field(ge=0, description="epochs of the warm-up")] = 5
-    warmup_from: Annotated[float, Field(ge=0, description="rate at the start of the warm-up")] = 1.25e-7
-    lowest: Annotated[float, Field(ge=0, description="rate at the end")] = 1.25e-6
-    lag: Annotated[bool, Field(description="use the previous epoch's rate, as the authors' code does")] = True
+    warmup_epochs: int = Field(5, ge=0, description="epochs of the warm-up")
+    warmup_from: float = Field(1.25e-7, ge=0, description="rate at the start of the warm-up")
+    lowest: float = Field(1.25e-6, ge=0, description="rate at the end")
+    lag: bool = Field(True, description="use the previous epoch's rate, as the authors' code does")
 
-    decay: Annotated[float | None, Field(gt=0, le=1, description="factor per step, instead of the cosine")] = None
-    decay_every: Annotated[int, Field(ge=1, description="epochs between steps of `decay`")] = 1
+    decay: float | None = Field(None, gt=0, le=1, description="factor per step, instead of the cosine")
+    decay_every: int = Field(1, ge=1, description="epochs between steps of `decay`")
 
     def rate(self, epoch: int, epochs: float, peak: float) -> float:
         """The learning rate of one of this many epochs, of which the last may be cut short.
@@ -98,33 +96,28 @@ class Schedule(Config):
 class Training(Config):
     """Settings of a client's training."""
 
-    batch_size: Annotated[int, Field(ge=1, description="images per step")] = 8
-    learning_rate: Annotated[float, Field(gt=0, description="the highest rate, reached after the warm-up")] = 1e-4
-    encoder_rate: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            description="the encoder's highest rate, by default `learning_rate`; it follows the same schedule. "
-            "`model.encoder.frozen` keeps a backbone as it is",
-        ),
-    ] = None
-    weight_decay: Annotated[float, Field(ge=0, description="weight decay of all parameters")] = 1e-4
+    batch_size: int = Field(8, ge=1, description="images per step")
+    learning_rate: float = Field(1e-4, gt=0, description="the highest rate, reached after the warm-up")
+    encoder_rate: float | None = Field(
+        None,
+        gt=0,
+        description="the encoder's highest rate, by default `learning_rate`; it follows the same schedule. "
+        "`model.encoder.frozen` keeps a backbone as it is",
+    )
+    weight_decay: float = Field(1e-4, ge=0, description="weight decay of all parameters")
     optimizer: OptimizerConfig = OptimizerConfig()
-    loss_weights: Annotated[bool, Field(description="multiply each task's loss by the task's weight")] = True
+    loss_weights: bool = Field(True, description="multiply each task's loss by the task's weight")
     schedule: Schedule = Schedule()
-    augment: Annotated[bool, Field(description="random scale, crop, flip and colours")] = True
-    scales: Annotated[
-        tuple[Annotated[float, Field(gt=0, le=10)], Annotated[float, Field(gt=0, le=10)]],
-        Field(description="smallest and largest scale of augmented images"),
-    ] = SCALES
-    precision: Annotated[Literal["auto", "fp32", "bf16"], Field(description="auto: bf16 if the GPU has it")] = "auto"
-    workers: Annotated[int, Field(ge=0, description="threads that preload images")] = 0
-    step: Annotated[
-        Literal["auto", "plain", "captured", "compiled"],
-        Field(
-            description="on a GPU: captured as a CUDA graph, or also compiled; auto: compiled if the run is long enough"
-        ),
-    ] = "auto"
+    augment: bool = Field(True, description="random scale, crop, flip and colours")
+    scales: tuple[Annotated[float, Field(gt=0, le=10)], Annotated[float, Field(gt=0, le=10)]] = Field(
+        SCALES, description="smallest and largest scale of augmented images"
+    )
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 if the GPU has it")
+    workers: int = Field(0, ge=0, description="threads that preload images")
+    step: Literal["auto", "plain", "captured", "compiled"] = Field(
+        "auto",
+        description="on a GPU: captured as a CUDA graph, or also compiled; auto: compiled if the run is long enough",
+    )
 
     @field_validator("scales")
     @classmethod
@@ -181,8 +174,8 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 def autocast_dtype(device: torch.device, precision: str) -> torch.dtype | None:
     """The type of mixed precision, None without it."""
-    wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
-    return torch.bfloat16 if wanted else None
+    enabled = precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
+    return torch.bfloat16 if enabled else None
 
 
 def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:
@@ -331,13 +324,13 @@ class Learner:
         """Restore what `tensors` returned; raises ValueError if it does not fit."""
         prefix = f"{kind}/model/"
         model = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        own, given = self.model.state_dict(keep_vars=True), {**self.model.fixed, **model}
-        shapes, saved = ({name: tuple(value.shape) for name, value in each.items()} for each in (own, given))
+        own, values = self.model.state_dict(keep_vars=True), {**self.model.fixed, **model}
+        shapes, saved = ({name: tuple(value.shape) for name, value in each.items()} for each in (own, values))
         if misfits := [name for name in {**shapes, **saved} if shapes.get(name) != saved.get(name)]:
             name = misfits[0]
             sizes = f"expected shape {shapes.get(name, 'none')}, got {saved.get(name, 'none')}"
             raise ValueError(f"the state does not fit the {kind} model: {name}: {sizes}")
-        copy_values(list(own.values()), [given[name] for name in own])
+        copy_values(list(own.values()), [values[name] for name in own])
         parameters = dict(self.model.named_parameters())
         for each in self.parameters:  # others' may be there too
             self.optimizer.state.pop(each, None)

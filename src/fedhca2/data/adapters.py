@@ -87,9 +87,9 @@ class HuggingFace(MapStyle):
         super().__init__(chosen, columns)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {name: self._opened(name, value) for name, value in super().__getitem__(index).items()}
+        return {name: self._open_image(name, value) for name, value in super().__getitem__(index).items()}
 
-    def _opened(self, name: str, value: Any) -> Any:
+    def _open_image(self, name: str, value: Any) -> Any:
         if not isinstance(value, dict) or set(value) != {"bytes", "path"}:
             return value
         if value["bytes"] is None:
@@ -165,7 +165,7 @@ class CocoMasks:
         if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
             raise BrokenFileError(self.path, "expected images, annotations and categories, got other keys")
         categories = self._entries(content, "categories", id=int, name=str)
-        if len(categories) > 254:  # beside the background; 255 is unknown
+        if len(categories) > 254:  # 0 is the background; 255 is unknown
             raise BrokenFileError(self.path, f"expected at most 254 categories, got {len(categories)}")
         self.classes = {category["id"]: number for number, category in enumerate(categories, 1)}
         names = [category["name"] for category in categories]
@@ -184,14 +184,14 @@ class CocoMasks:
         for number, entry in enumerate(entries):
             for name, kind in types.items():
                 if not isinstance(entry, dict) or type(entry.get(name)) is not kind:
-                    wanted = f"{key}[{number}]: expected {name!r} of type {kind.__name__}"
-                    raise BrokenFileError(self.path, f"{wanted}, got {entry!r:.80}")
+                    expected = f"{key}[{number}]: expected {name!r} of type {kind.__name__}"
+                    raise BrokenFileError(self.path, f"{expected}, got {entry!r:.80}")
         if "id" not in types:
             return entries
         ids = Counter(entry["id"] for entry in entries)
         if len(ids) < len(entries):
-            found = f"{ids.most_common(1)[0][0]} twice"
-            raise BrokenFileError(self.path, f"{key}: expected a different id for each, got {found}")
+            actual = f"{ids.most_common(1)[0][0]} twice"
+            raise BrokenFileError(self.path, f"{key}: expected a different id for each, got {actual}")
         return sorted(entries, key=lambda entry: entry["id"])
 
     def __len__(self) -> int:
@@ -284,8 +284,8 @@ def fill_polygon(corners: Corners, region: Region) -> Mask:
         raise ValueError(f"a polygon whose edges cross {crossings} rows of pixels, more than {most}")
     edge = np.repeat(np.arange(len(corners)), counts)
     row = np.arange(crossings) - np.repeat(np.cumsum(counts) - counts, counts) + first[edge]
-    place = x[edge] + (row + 0.5 - y[edge]) * (to_x - x)[edge] / (to_y - y)[edge]
-    column = np.clip(np.ceil(place - 0.5), columns.start, columns.stop).astype(int)
+    crossing = x[edge] + (row + 0.5 - y[edge]) * (to_x - x)[edge] / (to_y - y)[edge]
+    column = np.clip(np.ceil(crossing - 0.5), columns.start, columns.stop).astype(int)
     height, width = rows.stop - rows.start, columns.stop - columns.start
     crossed, times = np.unique((row - rows.start) * (width + 1) + column - columns.start, return_counts=True)
     odd = np.zeros(height * (width + 1), bool)
@@ -295,7 +295,7 @@ def fill_polygon(corners: Corners, region: Region) -> Mask:
 
 
 def decode_runs(runs: Sequence[int] | str | bytes, size: Size) -> Mask:
-    """The mask of run lengths down the columns, of 0 and 1 in turn, beginning with 0; they may be compressed."""
+    """The mask of run lengths down the columns, alternately of 0 and 1, beginning with 0; they may be compressed."""
     counts = decompress(runs) if isinstance(runs, str | bytes) else runs
     if (covered := sum(counts)) != size[0] * size[1]:
         raise ValueError(f"runs of {covered} pixels, instead of {size[0]}×{size[1]}")

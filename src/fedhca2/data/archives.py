@@ -90,8 +90,8 @@ class Archive(SameForAll, ABC):
         with reading(path, "a list of ids"):
             ids = tuple(path.read_text(encoding="utf-8").split())
         if not ids or len(set(ids)) != len(ids):
-            found = f"{len(ids)} ids, {len(set(ids))} of them different"
-            raise BrokenFileError(path, f"expected every id once, got {found}")
+            actual = f"{len(ids)} ids, {len(set(ids))} of them different"
+            raise BrokenFileError(path, f"expected every id once, got {actual}")
         for number, id in enumerate(ids, 1):
             file_in(self.root, id, within=None, where=f"{path}: id {number}")
         return ids
@@ -116,8 +116,8 @@ class Archive(SameForAll, ABC):
         """Raise an error if a file that a client with these tasks needs is missing."""
         for name in ("image", *tasks):
             if name not in ("image", *self.labels):
-                known = ", ".join(self.labels) or "none"
-                raise MissingFileError(self.root, f"expected labels for '{name}', got {known}")
+                labelled = ", ".join(self.labels) or "none"
+                raise MissingFileError(self.root, f"expected labels for '{name}', got {labelled}")
             missing = [path for id in self.ids for path in self.files(name, id) if not self._exists(path)]
             if missing:
                 more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
@@ -213,8 +213,8 @@ def read_parts(paths: Paths, size: Size) -> Tensor:
     parts = [(str(part[0].item()), part[1]) for person in people for part in person[3].flat]
     for name, mask in parts:
         if name not in PART_CLASS:
-            wanted = f"a person's part: expected one of {', '.join(PART_CLASS)}"
-            raise BrokenFileError(paths[0], f"{wanted}, got {name!r:.80}")
+            expected = f"a person's part: expected one of {', '.join(PART_CLASS)}"
+            raise BrokenFileError(paths[0], f"{expected}, got {name!r:.80}")
         if mask.shape != size:
             raise BrokenFileError(paths[0], f"{name}: expected {size[0]}×{size[1]} like its image, got {mask.shape}")
         painted[mask.astype(bool)] = PART_CLASS[name]
@@ -241,8 +241,8 @@ def read_label_map(path: Path) -> NDArray[np.int32]:
     if stored.ndim != 2 or stored.dtype.kind not in "biuf":
         raise BrokenFileError(path, f"LabelMap: expected a map of numbers, got {stored.dtype} {stored.shape}")
     if not np.isin(stored, np.arange(CONTEXT_CLASSES + 1)).all():
-        found = f"{stored.min()} to {stored.max()}"
-        raise BrokenFileError(path, f"LabelMap: expected whole numbers from 0 to {CONTEXT_CLASSES}, got {found}")
+        actual = f"{stored.min()} to {stored.max()}"
+        raise BrokenFileError(path, f"LabelMap: expected whole numbers from 0 to {CONTEXT_CLASSES}, got {actual}")
     label_map: NDArray[np.int32] = stored.astype(np.int32)
     return label_map
 
@@ -268,7 +268,7 @@ class PascalContext(Archive):
     ) -> None:
         super().__init__(root, split, size=size, cache=cache)
         self.released_parts_index = released_parts_index
-        self._misread: dict[int, int] = {}
+        self._read_instead: dict[int, int] = {}
 
     def for_share(self, indices: Sequence[int]) -> Self:
         """The data set as seen by a client whose share is these images in this order: usually the same for all.
@@ -278,7 +278,7 @@ class PascalContext(Archive):
         """
         share = copy(self)
         if self.released_parts_index:
-            share._misread = {index: k for k, index in enumerate(indices)}
+            share._read_instead = {index: k for k, index in enumerate(indices)}
         return share
 
     def list_file(self) -> Path:
@@ -317,15 +317,15 @@ class PascalContext(Archive):
             raise BrokenFileError(context_path, "expected a class 'tvmonitor', got none")
         for name, number in context.items():
             if type(number) is not int or not 0 <= number <= CONTEXT_CLASSES:
-                wanted = f"expected a number from 0 to {CONTEXT_CLASSES}"
-                raise BrokenFileError(context_path, f"{name!r:.80}: {wanted}, got {number!r:.80}")
+                expected = f"expected a number from 0 to {CONTEXT_CLASSES}"
+                raise BrokenFileError(context_path, f"{name!r:.80}: {expected}, got {number!r:.80}")
         return classes_with_normals(nyu, context)
 
     def _read_normals(self, paths: Paths, size: Size) -> Tensor:
         normals, label_map = read_normals(paths[0]), read_label_map(paths[1])
         if normals.shape[-2:] != label_map.shape:
-            wanted = f"expected {tuple(normals.shape[-2:])} like {paths[0].name}"
-            raise BrokenFileError(paths[1], f"{wanted}, got {label_map.shape}")
+            expected = f"expected {tuple(normals.shape[-2:])} like {paths[0].name}"
+            raise BrokenFileError(paths[1], f"{expected}, got {label_map.shape}")
         return normals * torch.from_numpy(self._valid[label_map])
 
     @shared_property
@@ -345,7 +345,7 @@ class PascalContext(Archive):
 
     def has_person(self, index: int) -> bool:
         """Whether an image shows a person, according to the split's list."""
-        return PERSON in self._objects[self.ids[self._misread.get(index, index)]]
+        return PERSON in self._objects[self.ids[self._read_instead.get(index, index)]]
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """All images, or for a client with only a task that skips empty ones, those with a person."""
@@ -355,7 +355,7 @@ class PascalContext(Archive):
     def load(self, index: int, tasks: Sequence[str]) -> Sample:
         """An image with the labels of these tasks, at its own size."""
         sample = super().load(index, tasks)
-        if index in self._misread and not self.has_person(index):
+        if index in self._read_instead and not self.has_person(index):
             for task in tasks:
                 if TASKS[task].skips_empty:
                     sample[task].fill_(IGNORE)
@@ -380,8 +380,8 @@ def _read_nyud_classes(path: Path) -> Tensor:
 
 def _read_annotated_edges(path: Path) -> Tensor:
     """The boundaries of the annotation's map "Boundaries", which odsF handles like any label map."""
-    drawn = read_mat(path, "groundTruth")[0, 0]["Boundaries"][0, 0]
-    return boundaries(torch.from_numpy(drawn.astype(np.int32))).float()[None]
+    boundary_map = read_mat(path, "groundTruth")[0, 0]["Boundaries"][0, 0]
+    return boundaries(torch.from_numpy(boundary_map.astype(np.int32))).float()[None]
 
 
 def _read_depth(path: Path) -> Tensor:

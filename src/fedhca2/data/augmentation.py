@@ -55,10 +55,10 @@ def to_hsv(image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     chroma = value - torch.minimum(torch.minimum(red, green), blue)
     # A lerp by 0 or 1 selects like `where`, several times as fast on a CPU.
     unless_red, unless_green = (value - red).clamp_(max=1), (value - green).clamp_(max=1)
-    turn = torch.add(red - green, chroma, alpha=4)
-    turn = torch.lerp(torch.add(blue - red, chroma, alpha=2), turn, unless_green)
-    turn = torch.lerp(green - blue, turn, unless_red)
-    return _share(turn, chroma, SECTOR), _share(chroma, value, 255), value
+    angle = torch.add(red - green, chroma, alpha=4)
+    angle = torch.lerp(torch.add(blue - red, chroma, alpha=2), angle, unless_green)
+    angle = torch.lerp(green - blue, angle, unless_red)
+    return _share(angle, chroma, SECTOR), _share(chroma, value, 255), value
 
 
 def _share(part: Tensor, whole: Tensor, full: int) -> Tensor:
@@ -242,9 +242,9 @@ def _until_varied(classes: Tensor, rows: Axes, columns: Axes, have_room: Tensor)
     for number in range(varied.shape[1] - 1):
         if not len(left):
             break
-        shown = _taken(classes[left, None], rows.nearest[left, number], columns.nearest[left, number])
+        cropped = _gather(classes[left, None], rows.nearest[left, number], columns.nearest[left, number])
         inside = rows.inside[left, number, :, None] & columns.inside[left, number, None]
-        bins = shown[:, 0].masked_fill(~inside, IGNORE) + (IGNORE + 1) * torch.arange(len(left))[:, None, None]
+        bins = cropped[:, 0].masked_fill(~inside, IGNORE) + (IGNORE + 1) * torch.arange(len(left))[:, None, None]
         pixels = torch.bincount(bins.flatten(), minlength=(IGNORE + 1) * len(left)).view(len(left), -1)
         varied[left, number] = _varied(pixels[:, :IGNORE])
         left = left[~varied[left, number]]
@@ -283,7 +283,7 @@ def _columns(source: Tensor, columns: Tensor) -> Tensor:
     return source.gather(3, columns[:, None, None].expand(*source.shape[:3], -1))
 
 
-def _taken(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def _gather(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """The values [B, C, rows, columns] at these positions of each sample."""
     return _columns(_rows(source, rows), columns)
 
@@ -324,14 +324,14 @@ def picture(
 def target(task: Task, label: Tensor, rows: Axes, columns: Axes, outside: Tensor, choices: Choices) -> Tensor:
     """Prepare the training labels of one task."""
     scale, mirrored = choices.scale.float().view(-1, 1, 1, 1), choices.mirrored.view(-1, 1, 1, 1)
-    label = task.rescaled(_taken(label, rows.nearest, columns.nearest), scale)
+    label = task.rescaled(_gather(label, rows.nearest, columns.nearest), scale)
     label = torch.where(mirrored, task.flipped(label), label)
     return task.ignored(label.masked_fill(outside, task.fill))
 
 
 @cache
 def mean_and_deviation(device: torch.device) -> tuple[Tensor, Tensor]:
-    """What images are normalised by; held on every device, since neither graphs nor compiled code should move it."""
+    """What images are normalised by, stored once per device: graphs and compiled code should not copy it."""
     return IMAGE_MEAN.to(device), IMAGE_DEVIATION.to(device)
 
 

@@ -13,7 +13,7 @@ from fedhca2.data.augmentation import SCALES, Choices, InputFormat, Packed, Prep
 from fedhca2.data.dataset import Dataset, Sample
 from fedhca2.data.feed import DeviceFeed, in_threads
 from fedhca2.data.own import OwnSamples
-from fedhca2.data.transforms import Placement, check_fit, fitted, own_size, placement
+from fedhca2.data.transforms import Placement, check_fit, fit_to_input, own_size, place_image
 from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, Task, TaskSet
 
@@ -54,15 +54,15 @@ class Batch:
         if not self.own:
             yield predictions, self.labels[task.name]
             return
-        for (place, labels), prediction in zip(self.own, predictions[:, None], strict=True):
+        for (placement, labels), prediction in zip(self.own, predictions[:, None], strict=True):
             label = labels[task.name].to(prediction.device)[None]
-            known = task.ignored(label) if task.output == "map" else label
-            yield place.restored(task, prediction), known
+            target = task.ignored(label) if task.output == "map" else label
+            yield placement.restore(task, prediction), target
 
 
 @dataclass(eq=False)
 class Batches:
-    """A client's own images of a data set, for its own tasks among those `known`; `resize` is the data set's."""
+    """A client's own images of a data set, for its own tasks among those of `task_set`; `resize` is the data set's."""
 
     data: Dataset
     indices: Sequence[int]
@@ -71,7 +71,7 @@ class Batches:
     batch_size: int
     workers: int = 0
     resize: Literal["fit"] | None = None
-    known: TaskSet = TASKS
+    task_set: TaskSet = TASKS
 
     @property
     def are_arrays(self) -> bool:
@@ -116,13 +116,13 @@ class Batches:
             arrays = self._map(lambda part: data.batch(chosen[part], self.tasks), len(chosen))
             return (Batch.of(each).map(lambda value: value.to(feed.device) if feed else value) for each in arrays)
         read = self._load if choices else self._load_to_fit
-        drawn = choices or Choices.none(len(chosen))
+        all_choices = choices or Choices.none(len(chosen))
         if feed and (choices or not self.resize) and (images := feed.resident(self, self.indices, read, form.size)):
-            return map(Batch.of, feed.from_resident(images, positions, drawn, self.batch_size, form))
+            return map(Batch.of, feed.from_resident(images, positions, all_choices, self.batch_size, form))
 
         def packed(part: slice) -> Packed:
             samples = [read(index) for index in chosen[part]]
-            return pack(samples, drawn.map(lambda values: values[part]), form.size, pin=feed is not None)
+            return pack(samples, all_choices.map(lambda values: values[part]), form.size, pin=feed is not None)
 
         if feed:
             return map(Batch.of, feed.batches(self._map(packed, len(chosen), feed), form))
@@ -136,11 +136,11 @@ class Batches:
 
         def read(part: slice) -> tuple[list[Sample], list[Sample]]:
             samples = [self._load(index) for index in self.indices[part]]
-            return samples, [fitted({"image": sample["image"]}, size, self.known) for sample in samples]
+            return samples, [fit_to_input({"image": sample["image"]}, size, self.task_set) for sample in samples]
 
         def images() -> Iterator[list[Sample]]:
             for samples, scaled in read_early:
-                own.append([(placement(own_size(sample), size), sample) for sample in samples])
+                own.append([(place_image(own_size(sample), size), sample) for sample in samples])
                 yield scaled
 
         read_early = self._map(read, len(self.indices), feed)
@@ -152,8 +152,8 @@ class Batches:
     @property
     def _format(self) -> InputFormat:
         """What its batches are prepared for."""
-        chooser = self.known.crop_chooser(self.tasks)
-        return InputFormat(self.known, self.data.size, (self.data.labels[chooser].classes if chooser else None) or 0)
+        chooser = self.task_set.crop_chooser(self.tasks)
+        return InputFormat(self.task_set, self.data.size, (self.data.labels[chooser].classes if chooser else None) or 0)
 
     def _load(self, index: int) -> Sample:
         return self.data.load(index, self.tasks)
@@ -162,7 +162,7 @@ class Batches:
         """Load a sample that fits into the network's input."""
         sample = self._load(index)
         if self.resize:
-            return fitted(sample, self.data.size, self.known)
+            return fit_to_input(sample, self.data.size, self.task_set)
         check_fit(own_size(sample), self.data.size)
         return sample
 
@@ -174,13 +174,13 @@ class Batches:
         return in_threads(make, parts, max(self.workers, 1), max(self.workers + 1, feed.ahead if feed else 0))
 
 
-def one_early(items: Iterator[T]) -> Iterator[T]:
+def prefetch(items: Iterator[T]) -> Iterator[T]:
     """Yield the items, taking the first from their source at once, and each other when its predecessor is requested."""
-    held = deque(islice(items, 1))
+    waiting = deque(islice(items, 1))
 
-    def in_turn() -> Iterator[T]:
-        while held:
-            held.extend(islice(items, 1))
-            yield held.popleft()
+    def results() -> Iterator[T]:
+        while waiting:
+            waiting.extend(islice(items, 1))
+            yield waiting.popleft()
 
-    return in_turn()
+    return results()

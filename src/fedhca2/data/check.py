@@ -36,11 +36,11 @@ class SplitReport:
 
     def add(self, task: Task, label: Tensor) -> None:
         """Count a label, and widen the range of its task's; what is unknown is left out."""
-        known = label[task.known(label)]
-        self.labelled[task.name] += len(known) > 0
-        if len(known):
+        values = label[task.known(label)]
+        self.labelled[task.name] += len(values) > 0
+        if len(values):
             low, high = self.ranges.get(task.name, (float("inf"), float("-inf")))
-            self.ranges[task.name] = (min(low, known.min().item()), max(high, known.max().item()))
+            self.ranges[task.name] = (min(low, values.min().item()), max(high, values.max().item()))
 
     def labels(self) -> Iterator[str]:
         """The ranges of all tasks' labels, and how many images have none."""
@@ -52,7 +52,7 @@ class SplitReport:
 
 @dataclass
 class CheckReport:
-    """The contents of a data set beside the papers', tasks without a folder, and missing or broken files."""
+    """The contents of a data set compared with the papers', tasks without a folder, missing files, broken files."""
 
     title: str
     origin: list[str] = field(default_factory=list)
@@ -97,8 +97,8 @@ def kind_of(root: Path) -> ArchiveKind:
         return "pascal_context"
     if (root / "gt_sets").is_dir():
         return "nyud"
-    found = "neither" if root.is_dir() else "no folder"
-    raise UserError(root, f"expected a folder with ImageSets/ (pascal_context) or gt_sets/ (nyud), got {found}")
+    actual = "neither" if root.is_dir() else "no folder"
+    raise UserError(root, f"expected a folder with ImageSets/ (pascal_context) or gt_sets/ (nyud), got {actual}")
 
 
 def check(
@@ -107,7 +107,7 @@ def check(
     """Read every image and label of an archive; `progress` gets the numbers of samples read and planned."""
     kind = kind or kind_of(root)
     report = CheckReport(f"{kind} in {root}")
-    archives = _opened(lambda split: ARCHIVES[kind](root, split), report)
+    archives = _open_splits(lambda split: ARCHIVES[kind](root, split), report)
     for archive in archives.values():
         report.without = [task for task in archive.spaces if task not in archive.labels]
         report.origin += compare_with_papers(kind, archive.split, archive.ids)
@@ -143,10 +143,10 @@ def check_data(
 ) -> CheckReport:
     """Read every image and label of a data set of any kind, as far as `tasks` has them."""
     report = CheckReport(f"{name}: {config.kind}")
-    return _read_all(_opened(lambda split: config.open(split, tasks), report), report, progress, tasks)
+    return _read_all(_open_splits(lambda split: config.open(split, tasks), report), report, progress, tasks)
 
 
-def _opened(open: Callable[[Split], D], report: CheckReport) -> dict[Split, D]:
+def _open_splits(open: Callable[[Split], D], report: CheckReport) -> dict[Split, D]:
     """The splits that can be opened."""
     opened: dict[Split, D] = {}
     for split in get_args(Split):
@@ -159,12 +159,12 @@ def _read_all(
     opened: Mapping[Split, Dataset],
     report: CheckReport,
     progress: Callable[[int, int], None] | None,
-    known: TaskSet = TASKS,
+    task_set: TaskSet = TASKS,
 ) -> CheckReport:
     total, done = sum(map(len, opened.values())), 0
     for split, data in opened.items():
         split_report = report.splits[split] = SplitReport(len(data))
-        tasks = [known[task] for task in data.labels if task in known]
+        tasks = [task_set[task] for task in data.labels if task in task_set]
         for index in range(len(data)):
             _check_sample(data, index, tasks, split_report, report)
             done += 1
@@ -191,19 +191,19 @@ def _check_sample(data: Dataset, index: int, tasks: Sequence[Task], split: Split
                 split.add(task, sample[task.name])
 
 
-def contact_sheet(dataset: Dataset, count: int, known: TaskSet = TASKS) -> Image.Image:
+def contact_sheet(dataset: Dataset, count: int, task_set: TaskSet = TASKS) -> Image.Image:
     """Paint samples from all over a data set, one per row: the image, then its labels."""
     cell, title_height = (192, 144), 16  # width and height of each picture; height of the line of titles
-    tasks = [task for task in dataset.labels if task in known]
-    titles = ["Image", *(known[task].title for task in tasks)]
+    tasks = [task for task in dataset.labels if task in task_set]
+    titles = ["Image", *(task_set[task].title for task in tasks)]
     usable = dataset.usable(tasks)
-    chosen = [usable[place] for place in np.linspace(0, len(usable) - 1, min(count, len(usable))).astype(int)]
+    chosen = [usable[position] for position in np.linspace(0, len(usable) - 1, min(count, len(usable))).astype(int)]
     sheet = Image.new("RGB", (cell[0] * len(titles), title_height + cell[1] * len(chosen)))
     for column, title in enumerate(titles):
         ImageDraw.Draw(sheet).text((column * cell[0] + 4, 2), title, fill="white")
     for row, index in enumerate(chosen):
         sample = dataset.load(index, tasks)
-        painted = [known[task].paint(known[task].ignored(sample[task]), dataset.labels[task]) for task in tasks]
+        painted = [task_set[task].paint(task_set[task].ignored(sample[task]), dataset.labels[task]) for task in tasks]
         for column, picture in enumerate([sample["image"], *painted]):
             full = Image.fromarray(picture.permute(1, 2, 0).numpy())
             small = ImageOps.contain(full, cell, Image.Resampling.NEAREST)

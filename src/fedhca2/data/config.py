@@ -17,8 +17,8 @@ from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 # A relative path starts at the folder of the experiment's file, or at the working directory.
-Place = Annotated[Path, AfterValidator(lambda path, info: in_folders(path, folders(info)))]
-Root = Annotated[Place, Field(description="the data set's folder")]
+LocatedPath = Annotated[Path, AfterValidator(lambda path, info: in_folders(path, folders(info)))]
+Root = Annotated[LocatedPath, Field(description="the data set's folder")]
 InputSize = Annotated[tuple[PositiveInt, PositiveInt], Field(description="height and width of the network's input")]
 Sides = Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=4)]
 Shape = Annotated[Sides | None, Field(description="shape of arrays, by default known")]
@@ -35,7 +35,7 @@ class DataConfig(Config):
     resize: Literal["fit"] | None = Field(
         None, description="fit: scale images larger than `size` down, and score predictions at the image's own size"
     )
-    test: Annotated[float, Field(gt=0, lt=1)] | Place | None = Field(
+    test: Annotated[float, Field(gt=0, lt=1)] | LocatedPath | None = Field(
         None,
         description="validation images that are kept for the final scores: a share of them, the same whatever the "
         "seed, or a file with their ids, one per line",
@@ -49,11 +49,11 @@ class DataConfig(Config):
         if self.test is None:
             return list(images), []
         if isinstance(self.test, Path):
-            kept = _images_in(self.test, val.ids)
+            for_test = _images_in(self.test, val.ids)
         else:
-            drawn = sorted(images, key=lambda image: derive(0, "test", val.ids[image]))
-            kept = set(drawn[: round(self.test * len(drawn))])
-        return [image for image in images if image not in kept], [image for image in images if image in kept]
+            ordered = sorted(images, key=lambda image: derive(0, "test", val.ids[image]))
+            for_test = set(ordered[: round(self.test * len(ordered))])
+        return [image for image in images if image not in for_test], [image for image in images if image in for_test]
 
     @property
     @abstractmethod
@@ -67,12 +67,12 @@ class DataConfig(Config):
 
 def _images_in(path: Path, ids: Sequence[str]) -> set[int]:
     """The images whose ids stand in a file."""
-    known = {id: image for image, id in enumerate(ids)}
+    numbers = {id: image for image, id in enumerate(ids)}
     with reading(path, "ids of validation images, one per line"):
         listed = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
-    if strange := next((id for id in listed if id not in known), None):
+    if strange := next((id for id in listed if id not in numbers), None):
         raise BrokenFileError(path, f"expected ids of validation images, such as {ids[0]!r}, got {strange!r:.80}")
-    return {known[id] for id in listed}
+    return {numbers[id] for id in listed}
 
 
 class DataSets:
@@ -89,12 +89,12 @@ class DataSets:
         """One split of the data set with these settings; raises FileError if it cannot be opened."""
         key = (type(config), config.model_dump(exclude={"partition", "test"}), tasks.declared, split)
         with self._lock:
-            for known, opened in self._opened:
-                if known == key:
-                    return opened
-            made = config.open(split, tasks)
-            self._opened.append((key, made))
-            return made
+            for opened_key, data in self._opened:
+                if opened_key == key:
+                    return data
+            opened = config.open(split, tasks)
+            self._opened.append((key, opened))
+            return opened
 
 
 def path_settings(config: type[DataConfig]) -> set[str]:

@@ -92,12 +92,12 @@ class Cache:
         cached = self._tensors.get(key)
         if cached is not None:
             return cached.clone()
-        made = make()
+        tensor = make()
         with self._lock:
-            if key not in self._tensors and self.used + made.nbytes <= self.limit:
-                self._tensors[key] = made.clone()
-                self.used += made.nbytes
-        return made
+            if key not in self._tensors and self.used + tensor.nbytes <= self.limit:
+                self._tensors[key] = tensor.clone()
+                self.used += tensor.nbytes
+        return tensor
 
 
 class Stacked:
@@ -108,28 +108,28 @@ class Stacked:
 
     def __init__(self, count: int, limit: int = 4 * 2**30) -> None:
         self.count, self.limit = count, limit
-        self._kept: dict[str, tuple[Tensor, Tensor]] = {}  # values, and which of them are filled
+        self._stacks: dict[str, tuple[Tensor, Tensor]] = {}  # values, and which of them are filled
         self._lock = Lock()
 
     def batch(self, indices: Sequence[int], names: Sequence[str], load: Callable[[int], Sample]) -> Sample:
         """The samples at these indices, stacked; `load` reads those that are not kept yet."""
         chosen = torch.tensor(indices)
         with self._lock:
-            if not all(name in self._kept for name in names):
+            if not all(name in self._stacks for name in names):
                 self._add(load(indices[0]))
-            if not all(name in self._kept for name in names):  # too large
+            if not all(name in self._stacks for name in names):  # too large
                 samples = [load(index) for index in indices]
                 return {name: torch.stack([sample[name] for sample in samples]) for name in names}
-            filled = torch.stack([self._kept[name][1][chosen] for name in names]).all(dim=0)
+            filled = torch.stack([self._stacks[name][1][chosen] for name in names]).all(dim=0)
             for index in chosen[~filled].tolist():
                 for name, value in load(index).items():
-                    values, known = self._kept[name]
-                    values[index], known[index] = value, True
-            return {name: self._kept[name][0][chosen] for name in names}
+                    values, is_filled = self._stacks[name]
+                    values[index], is_filled[index] = value, True
+            return {name: self._stacks[name][0][chosen] for name in names}
 
     def _add(self, sample: Sample) -> None:
         """Make room for what is in a sample, if that is not too much."""
         if self.count * sum(value.nbytes for value in sample.values()) <= self.limit:
-            for name in sample.keys() - self._kept.keys():
-                known = torch.zeros(self.count, dtype=torch.bool)
-                self._kept[name] = torch.empty(self.count, *sample[name].shape), known
+            for name in sample.keys() - self._stacks.keys():
+                is_filled = torch.zeros(self.count, dtype=torch.bool)
+                self._stacks[name] = torch.empty(self.count, *sample[name].shape), is_filled

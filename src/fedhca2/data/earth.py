@@ -73,11 +73,13 @@ class Earth:
         elevation, (height, width) = self.maps[-1], self.size
         for top in range(0, elevation.shape[0], height):
             for left in range(0, elevation.shape[1], width):
-                held_out = (top // BLOCK + 2 * (left // BLOCK)) % 5 == 0  # one in five of each row and column of blocks
+                for_validation = (
+                    top // BLOCK + 2 * (left // BLOCK)
+                ) % 5 == 0  # one in five of each row and column of blocks
                 tile = slice(top, top + height), slice(left, left + width)
                 north, east = _latitude(tile[0]), WEST + (left + width / 2) / PER_DEGREE
                 inside = any(n0 <= north < n1 and e0 <= east < e1 for n0, e0, n1, e1 in AREAS[continent])
-                if held_out == (split == "val") and inside and (elevation[tile] > 0).mean() >= 0.25:
+                if for_validation == (split == "val") and inside and (elevation[tile] > 0).mean() >= 0.25:
                     yield f"{abs(north):.1f}{'SN'[north > 0]} {abs(east):.1f}{'WE'[east > 0]}", tile
 
 

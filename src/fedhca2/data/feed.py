@@ -72,11 +72,11 @@ class DeviceFeed:
         self, images: "ResidentImages", positions: Sequence[int], choices: Choices, count: int, form: InputFormat
     ) -> Iterator[Sample]:
         """Yield batches of `count` of the images at these positions."""
-        order, drawn = torch.tensor(positions, device=self.device), choices.map(self._moved)
+        order, own_choices = torch.tensor(positions, device=self.device), choices.map(self._moved)
 
         def prepare(numbers: Tensor) -> Sample:
             own = numbers.to(self.device)
-            return self._prepare_resident(images.pack(order[own], drawn.map(lambda values: values[own])), form)
+            return self._prepare_resident(images.pack(order[own], own_choices.map(lambda values: values[own])), form)
 
         return in_chunks(len(positions), count, self.max_pixels // prod(form.size), prepare)
 

@@ -46,7 +46,7 @@ class BrokenFileError(FileError):
 
 
 @contextmanager
-def reading(path: Path | str, wanted: str) -> Iterator[None]:
+def reading(path: Path | str, expected: str) -> Iterator[None]:
     """Turn whatever fails in this block into an error that names the file: decoders and users' code raise anything."""
     try:
         yield
@@ -54,19 +54,19 @@ def reading(path: Path | str, wanted: str) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, FileNotFoundError) and str(error.filename) == str(path):
-            raise MissingFileError(path, f"expected {wanted}, got no file") from None
-        raise BrokenFileError(path, f"expected {wanted}, got {one_line(error)}") from error
+            raise MissingFileError(path, f"expected {expected}, got no file") from None
+        raise BrokenFileError(path, f"expected {expected}, got {one_line(error)}") from error
 
 
 def package_folder(name: str, install: str) -> Path:
     """The folder of an installed package, which is not imported; raises ImportError that says how to install it."""
     try:
-        found = find_spec(name)
+        spec = find_spec(name)
     except ModuleNotFoundError:  # nor is the package that it is part of
-        found = None
-    if found is None or not found.submodule_search_locations:
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
         raise ImportError(f"{name} is not installed; run: {install}")
-    return Path(next(iter(found.submodule_search_locations)))
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 @contextmanager
@@ -75,8 +75,8 @@ def open_image(path: Path) -> Iterator[Image.Image]:
     max_side = 32_768  # even a thin image would be padded to many pixels
     with Image.open(path, formats=FORMATS) as image:
         if image.height * image.width > MAX_PIXELS or max(image.size) > max_side:
-            wanted = f"expected at most {MAX_PIXELS} pixels, and {max_side} on a side"
-            raise BrokenFileError(path, f"{wanted}, got {image.height}×{image.width}")
+            expected = f"expected at most {MAX_PIXELS} pixels, and {max_side} on a side"
+            raise BrokenFileError(path, f"{expected}, got {image.height}×{image.width}")
         yield image
 
 
@@ -90,21 +90,21 @@ def file_in(folder: Path, name: str, *, within: Path | None, where: str) -> Path
     if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
         raise BrokenFileError(where, f"expected the name of a file in {folder}, got {name!r:.200}")
     if within is not None and not path.resolve().is_relative_to(within.resolve()):
-        wanted = f"expected a file in {within}, or `links: true` to follow links"
-        raise BrokenFileError(where, f"{wanted}, got {name!r:.200}, a link out of it")
+        expected = f"expected a file in {within}, or `links: true` to follow links"
+        raise BrokenFileError(where, f"{expected}, got {name!r:.200}, a link out of it")
     return path
 
 
 def to_rgb(path: Path, image: Image.Image) -> Image.Image:
     """Convert an image to three channels of 8 bits; 16-bit values are scaled."""
     if image.mode.startswith("I;16"):
-        image = Image.fromarray(_scaled(np.asarray(image)))
+        image = Image.fromarray(_scale_to_bytes(np.asarray(image)))
     if image.mode in ("I", "F"):
         raise BrokenFileError(path, f"expected 8 or 16 bits per channel, got 32 (mode {image.mode})")
     return image.convert("RGB")
 
 
-def _scaled(values: NDArray[np.uint16]) -> NDArray[np.uint8]:
+def _scale_to_bytes(values: NDArray[np.uint16]) -> NDArray[np.uint8]:
     """Scale 0 … 65535 to 0 … 255."""
     scaled: NDArray[np.uint8] = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
     return scaled
@@ -133,7 +133,7 @@ def read_values(path: Path) -> Tensor:
 def read_shades(path: Path) -> Tensor:
     """Read the shades of a grey PNG, from 0 for black to 255 for white, uint8 [1, H, W]."""
     values = _read_grey(path)
-    return torch.from_numpy(_scaled(values) if values.dtype.itemsize > 1 else values)[None]
+    return torch.from_numpy(_scale_to_bytes(values) if values.dtype.itemsize > 1 else values)[None]
 
 
 def _read_grey(path: Path) -> NDArray[Any]:
@@ -178,8 +178,8 @@ def class_codes(path: Path, values: Tensor, classes: int) -> Tensor:
     """Return the values if all are classes 0 … `classes` − 1, or 255 for unknown; otherwise raise an error."""
     strange = values[(values >= classes) & (values != 255)]
     if len(strange):
-        wanted = f"expected values 0 … {classes - 1} and 255"
-        raise BrokenFileError(path, f"{wanted}, got {sorted(set(strange.tolist()))}")
+        expected = f"expected values 0 … {classes - 1} and 255"
+        raise BrokenFileError(path, f"{expected}, got {sorted(set(strange.tolist()))}")
     return values
 
 
@@ -232,7 +232,7 @@ class _MatBudget:
             raise ValueError(f"the end of the file after {len(data) - 8} of {count} bytes")
         return first, data[8 : 8 + count], data[8 + count + (-count % 8 if padded else 0) :]
 
-    def spend_array(self, data: memoryview, wanted: str | None = None) -> None:
+    def spend_array(self, data: memoryview, variable: str | None = None) -> None:
         """Take what an array asks for; raises ValueError if that is too much, or more than the file has.
 
         An array of another name than the `wanted` one is not read, and costs nothing.
@@ -244,7 +244,7 @@ class _MatBudget:
         _, dimensions, rest = self.element(rest)
         shape = struct.unpack_from(numbers % (len(dimensions) // 4), dimensions)
         _, name, rest = self.element(rest)
-        if wanted is not None and bytes(name) != wanted.encode():
+        if variable is not None and bytes(name) != variable.encode():
             return
         kind, count = flag & 0xFF, prod(shape)
         if min(shape, default=0) < 0 or (kind not in self.value_bytes and kind not in (1, 2)):

@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 from fedhca2.config import suggest
 from fedhca2.data.dataset import Split
 from fedhca2.data.files import BrokenFileError, MissingFileError, package_folder
-from fedhca2.data.tables import number_in, place_in, read_rows
+from fedhca2.data.tables import cell_in, parse_number, read_rows
 from fedhca2.tasks import LabelSpace
 
 
@@ -40,7 +40,7 @@ def fingerprint(smiles: str) -> NDArray[np.uint8]:
 
 
 @cache
-def _is_held_out(smiles: str) -> bool:
+def _is_for_validation(smiles: str) -> bool:
     """Whether a molecule's Murcko scaffold is for validation: about a fifth of all, the same on every machine."""
     from rdkit.Chem.Scaffolds import MurckoScaffold
 
@@ -81,13 +81,13 @@ class Molecules:
             folder = package_folder("MoleculeACE", hint) / "Data" / "benchmark_data"
         for target in targets:
             path = folder / f"{target}.csv"
-            measured = _measured(path, split_by == "scaffold")
-            known = list(measured["train"].items())
-            drawn = np.random.default_rng([seed, *target.encode()]).permutation(len(known))[:most]
-            training = dict(known[i] for i in sorted(drawn))
+            measured = _read_measurements(path, split_by == "scaffold")
+            molecules = list(measured["train"].items())
+            order = np.random.default_rng([seed, *target.encode()]).permutation(len(molecules))[:most]
+            training = dict(molecules[i] for i in sorted(order))
             if (count := len({*training.values()})) < 2:
-                wanted = "expected 2 or more different numbers to train on"
-                raise BrokenFileError(path, f"column 'y': {wanted}, got {count}")
+                expected = "expected 2 or more different numbers to train on"
+                raise BrokenFileError(path, f"column 'y': {expected}, got {count}")
             self.labels[target] = LabelSpace(1)
             chosen[target] = training if split == "train" else measured["val"]
         self.ids = list(dict.fromkeys(smiles for values in chosen.values() for smiles in values))
@@ -100,20 +100,20 @@ class Molecules:
         return {"input": fingerprint(self.ids[index]), **{name: each[index] for name, each in self.values.items()}}
 
 
-def _measured(path: Path, by_scaffold: bool) -> dict[str, dict[str, float]]:
+def _read_measurements(path: Path, by_scaffold: bool) -> dict[str, dict[str, float]]:
     """The values of a target's file, by split and SMILES."""
     if not path.is_file():
-        known = [each.stem for each in sorted(path.parent.glob("*.csv"))]
-        hint = suggest(path.stem, known) if known else f"No CSV file is in {path.parent}"
+        targets = [each.stem for each in sorted(path.parent.glob("*.csv"))]
+        hint = suggest(path.stem, targets) if targets else f"No CSV file is in {path.parent}"
         raise MissingFileError(path, f"expected the measurements of a target, got no file. {hint}")
-    found: dict[str, dict[str, float]] = {"train": {}, "val": {}}
+    values_by_split: dict[str, dict[str, float]] = {"train": {}, "val": {}}
     for line, row in read_rows(path, ["smiles", "y", "split"]).items():
         try:
             fingerprint(row["smiles"])
         except ValueError as error:
-            raise BrokenFileError(place_in(path, line, "smiles"), str(error)) from None
-        value = number_in(path, line, "y", row["y"]) + 9  # from nanomoles to moles
+            raise BrokenFileError(cell_in(path, line, "smiles"), str(error)) from None
+        value = parse_number(path, line, "y", row["y"]) + 9  # from nanomoles to moles
         if not isnan(value):
-            held_out = _is_held_out(row["smiles"]) if by_scaffold else row["split"] != "train"
-            found["val" if held_out else "train"][row["smiles"]] = value
-    return found
+            for_validation = _is_for_validation(row["smiles"]) if by_scaffold else row["split"] != "train"
+            values_by_split["val" if for_validation else "train"][row["smiles"]] = value
+    return values_by_split

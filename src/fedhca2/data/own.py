@@ -24,7 +24,7 @@ from PIL import Image
 from pydantic import Field, create_model
 from torch import Tensor
 
-from fedhca2.data.config import Cached, DataConfig, InputSize, Place, Root, Shape
+from fedhca2.data.config import Cached, DataConfig, InputSize, LocatedPath, Root, Shape
 from fedhca2.data.dataset import Cache, Dataset, SameForAll, Sample, Size, Split, Stacked
 from fedhca2.data.files import MAX_PIXELS, BrokenFileError, MissingFileError, reading
 from fedhca2.data.transforms import check_fit, collate, own_size
@@ -53,78 +53,78 @@ class OwnData(DataConfig):
 
     def open(self, split: Split, tasks: TaskSet = TASKS) -> Dataset:
         """Open one split; raises FileError if that is not possible."""
-        given = {name: getattr(self, name) for name in self.settings}
-        for name, value in given.items():
+        values = {name: getattr(self, name) for name in self.settings}
+        for name, value in values.items():
             if isinstance(value, Path) and not value.exists():
                 raise MissingFileError(value, f"expected {name!r} here, got nothing")
         with reading(self.kind, f"to open its {split} split"):
-            made = self.made_by(split=split, **given, **dict.fromkeys(self.takes_tasks, tasks))
-            _check_members(self.kind, made)
-            if hasattr(made, "load"):
-                return made  # type: ignore[no-any-return]
+            data = self.made_by(split=split, **values, **dict.fromkeys(self.takes_tasks, tasks))
+            _check_members(self.kind, data)
+            if hasattr(data, "load"):
+                return data  # type: ignore[no-any-return]
             cached = self.cache and "cache" not in self.settings
-            return OwnSamples(made, self.size or made.shape, split, cache=cached, fits=not self.resize, tasks=tasks)
+            return OwnSamples(data, self.size or data.shape, split, cache=cached, fits=not self.resize, tasks=tasks)
 
 
 def settings_class(kind: str) -> type[DataConfig]:
     """The settings of the data set that an import path names; raises ValueError if there is no such thing."""
-    make = settings_of if is_live(kind) else _kept_settings_of  # what is live may be another object next time
+    make = settings_of if is_live(kind) else _cached_settings_of  # what is live may be another object next time
     return make(kind, load(kind, "a class or function of a data set, with a parameter `split`", _takes_split))
 
 
-def made_from(name: str, train: Any, val: Any) -> Callable[[Split], Any]:
+def choose_by_split(name: str, train: Any, val: Any) -> Callable[[Split], Any]:
     """The function of a data set of this name whose splits are these objects, with their labels and size."""
 
-    def made_by(split: Split) -> Any:
+    def factory(split: Split) -> Any:
         return train if split == "train" else val
 
-    made_by.__qualname__ = name
+    factory.__qualname__ = name
     for member in ("labels", "size", "shape"):
         if hasattr(train, member):
-            setattr(made_by, member, getattr(train, member))
-    return made_by
+            setattr(factory, member, getattr(train, member))
+    return factory
 
 
-def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
+def settings_of(kind: str, factory: Any) -> type[DataConfig]:
     """The settings of the data set that a class or function makes; raises ValueError if it cannot make one."""
-    if isinstance(made_by, type):
-        _check_members(kind, made_by)
-    fields = _fields(kind, made_by)
+    if isinstance(factory, type):
+        _check_members(kind, factory)
+    fields = _fields(kind, factory)
     settings = tuple(fields)
-    size = getattr(made_by, "shape", getattr(made_by, "size", None))
+    size = getattr(factory, "shape", getattr(factory, "size", None))
     if isinstance(size, int | float | str):
         raise BrokenFileError(kind, f"`size`: expected height and width, as in (32, 32), got {size!r}")
-    if "size" not in fields and hasattr(made_by, "shape"):
+    if "size" not in fields and hasattr(factory, "shape"):
         fields["size"] = (Shape, (size or None) if isinstance(size, Sequence) else None)
     elif "size" not in fields and isinstance(size, Sequence):
         fields["size"] = (InputSize, size)
-    if "cache" not in fields and hasattr(made_by, "cache"):
-        fields["cache"] = (Cached, made_by.cache)
-    labels = getattr(made_by, "labels", None)
+    if "cache" not in fields and hasattr(factory, "cache"):
+        fields["cache"] = (Cached, factory.cache)
+    labels = getattr(factory, "labels", None)
     name: str = kind.rpartition(":")[2]
-    made = create_model(name, __base__=OwnData, **fields)
-    made.made_by, made.settings, made.are_arrays = staticmethod(made_by), settings, hasattr(made_by, "shape")
-    made.takes_tasks = tuple(name for name, (hint, _) in parameters(made_by).items() if hint is TaskSet)
-    made.declared = label_spaces(labels) if isinstance(labels, Mapping) else None
-    return made
+    config = create_model(name, __base__=OwnData, **fields)
+    config.made_by, config.settings, config.are_arrays = staticmethod(factory), settings, hasattr(factory, "shape")
+    config.takes_tasks = tuple(name for name, (hint, _) in parameters(factory).items() if hint is TaskSet)
+    config.declared = label_spaces(labels) if isinstance(labels, Mapping) else None
+    return config
 
 
-_kept_settings_of = cache(settings_of)
+_cached_settings_of = cache(settings_of)
 
 
-def _fields(kind: str, made_by: Any) -> dict[str, Any]:
+def _fields(kind: str, factory: Any) -> dict[str, Any]:
     """The settings that a class or function takes, as fields of a model, with the meanings that its docstring has."""
     own: dict[str, Any] = {"root": Root, "size": InputSize}
-    meanings = {name: " ".join(text.split()) for name, text in PARAM.findall(f"{made_by.__doc__}\n")}
+    meanings = {name: " ".join(text.split()) for name, text in PARAM.findall(f"{factory.__doc__}\n")}
     fields: dict[str, Any] = {}
-    for name, (hint, default) in parameters(made_by).items():
+    for name, (hint, default) in parameters(factory).items():
         if name == "split" or hint is TaskSet:
             continue
         if name not in ("size", "cache") and (name in OwnData.model_fields or hasattr(OwnData, name)):
             raise BrokenFileError(kind, f"expected other names of parameters, got {name!r}, which has a meaning here")
-        known = own.get(name, _placed(hint))
+        field_type = own.get(name, _with_located_paths(hint))
         about = Field(description=meanings[name].rstrip(".")) if name in meanings else None
-        fields[name] = (Annotated[known, about] if about else known, default)
+        fields[name] = (Annotated[field_type, about] if about else field_type, default)
     return fields
 
 
@@ -135,22 +135,22 @@ def _takes_split(value: Any) -> bool:
         return False
 
 
-def _placed(hint: Any) -> Any:
-    """The same type, with paths beside the experiment's file."""
+def _with_located_paths(hint: Any) -> Any:
+    """The same type, with relative paths that start at the folder of the experiment's file."""
     if hint is Path:
-        return Place
+        return LocatedPath
     if get_origin(hint) in (Union, UnionType):
-        return Union[tuple(map(_placed, get_args(hint)))]  # noqa: UP007
+        return Union[tuple(map(_with_located_paths, get_args(hint)))]  # noqa: UP007
     return hint
 
 
-def _check_members(kind: str, made: Any) -> None:
-    """Raise an error if a data set, or its class, lacks a member. Only an object may have to know its labels."""
+def _check_members(kind: str, data: Any) -> None:
+    """Raise an error if a data set, or its class, has not all members; only a data set itself needs `labels`."""
     needed = {"__len__": "its length", "__getitem__": "a sample by its index"}
-    if not isinstance(made, type):
+    if not isinstance(data, type):
         needed["labels"] = "class names by task"
     for name, meaning in needed.items():
-        if not hasattr(made, name) and not hasattr(made, "load"):
+        if not hasattr(data, name) and not hasattr(data, "load"):
             raise BrokenFileError(kind, f"expected {name}, {meaning}, got none")
 
 
@@ -188,8 +188,8 @@ class OwnSamples(SameForAll):
             raise BrokenFileError(split, fault)
         self.ids: Sequence[str] = [str(id) for id in getattr(data, "ids", range(len(data)))]
         if len(set(self.ids)) != len(data) or not self.ids:
-            found = f"{len(data)} images and {len(set(self.ids))} different ids"
-            raise BrokenFileError(split, f"expected some images, each with an id of its own, got {found}")
+            actual = f"{len(data)} images and {len(set(self.ids))} different ids"
+            raise BrokenFileError(split, f"expected some images, each with an id of its own, got {actual}")
         self._cache = Cache() if cache and not self.are_arrays else Cache(0)
         self._stacked = Stacked(len(self.ids)) if cache and self.are_arrays else None
 
@@ -221,21 +221,21 @@ class OwnSamples(SameForAll):
 
     def _read(self, index: int, where: str) -> Mapping[str, Any]:
         with reading(where, "a sample"):
-            given = self.data[index]
-        if not isinstance(given, Mapping):
-            raise BrokenFileError(where, f"expected {{'{self.key}': …, task: …}}, got {type(given).__name__}")
-        return given
+            sample = self.data[index]
+        if not isinstance(sample, Mapping):
+            raise BrokenFileError(where, f"expected {{'{self.key}': …, task: …}}, got {type(sample).__name__}")
+        return sample
 
     def _convert(self, name: str, where: str, read: Callable[[], Mapping[str, Any]], sample: Sample) -> Tensor:
-        given, key = read(), self.key if name == "image" else name
-        if name == "image" and key not in given:
-            raise BrokenFileError(where, f"expected {key!r}, got {', '.join(map(str, given)) or 'nothing'}")
+        raw, key = read(), self.key if name == "image" else name
+        if name == "image" and key not in raw:
+            raise BrokenFileError(where, f"expected {key!r}, got {', '.join(map(str, raw)) or 'nothing'}")
         try:
             if name != "image":
-                return _to_label(given.get(key), self.tasks[name], self.labels[name], sample["image"].shape[-2:])
+                return _to_label(raw.get(key), self.tasks[name], self.labels[name], sample["image"].shape[-2:])
             if key == "input":
-                return checked_array(given[key], self.size)
-            image = checked_image(given[key])
+                return checked_array(raw[key], self.size)
+            image = checked_image(raw[key])
             if self.split == "val" and self.fits:
                 check_fit(own_size({"image": image}), self.size)
             return image
@@ -276,25 +276,25 @@ def _to_label(value: Any, task: Task, space: LabelSpace, size: Sequence[int]) ->
     """A task's label for an image of this size, float32: a map [C, H, W], of classes in uint8, or a vector [C]."""
     is_map, is_class = task.output == "map", task.grouped_by == "class"
     channels = task.label_channels_for(space)
-    wanted = (channels, *size) if is_map else (channels,)
+    shape = (channels, *size) if is_map else (channels,)
     if _is_missing(value):
-        value = torch.full(wanted, nan)
+        value = torch.full(shape, nan)
     label = _planes(value) if is_map else _vector(value)
-    if tuple(label.shape) != wanted:
+    if tuple(label.shape) != shape:
         if is_map:
-            raise ValueError(f"expected {'×'.join(map(str, wanted))} like its image, got {_shape(label)}")
+            raise ValueError(f"expected {'×'.join(map(str, shape))} like its image, got {_shape(label)}")
         hint = "; of a one-hot label, that is argmax()" if is_class and label.shape == (space.classes,) else ""
         form = "the number of one class" if is_class else counted(channels, "number")
         raise ValueError(f"expected {form}, got {counted(label.numel(), 'number')}{hint}")
     if is_map and label.is_floating_point():
         label = label.masked_fill(label.isnan(), IGNORE)
-    known = label[task.known(label)]
+    known_values = label[task.known(label)]
     lowest, highest = task.label_range(space)
-    low, high = _bounds(known)
-    if len(known) and (low < lowest or high > highest):
+    low, high = _bounds(known_values)
+    if len(known_values) and (low < lowest or high > highest):
         unknown, outside = IGNORE if is_map else "NaN", low if low < lowest else high
         raise ValueError(f"expected values from {lowest:g} to {highest:g}, or {unknown} if unknown, got {outside:g}")
-    if is_class and (known != known.round()).any():
+    if is_class and (known_values != known_values.round()).any():
         raise ValueError("expected the whole numbers of classes, got a fraction")
     return label.to(torch.uint8) if is_map and is_class else label.float()
 

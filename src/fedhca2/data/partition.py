@@ -120,9 +120,10 @@ class Dirichlet(Partition):
 
     def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> Fault | None:
         """It should be possible to group images by this task."""
-        known = [task.name for task in tasks if task.grouped_by]
-        wanted = "expected a task whose labels group images"
-        return None if self.by in known else Fault("by", f"{wanted}, got {self.by!r}. {suggest(self.by, known)}")
+        groupable = [task.name for task in tasks if task.grouped_by]
+        expected = "expected a task whose labels group images"
+        hint = suggest(self.by, groupable)
+        return None if self.by in groupable else Fault("by", f"{expected}, got {self.by!r}. {hint}")
 
     def assign(self, data: Dataset, clients: Sequence[str], rng: RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Divide into parts with different label distributions."""
@@ -171,7 +172,7 @@ class Lists(Partition):
             return self.lists or {}
         try:
             lists = json.loads(self.file.read_text("utf-8"))
-            return {client: _trained_on(entry) for client, entry in lists.items()}
+            return {client: _training_images(entry) for client, entry in lists.items()}
         except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{self.file}: expected JSON, {{client: [image, …]}}, got {error}") from None
 
@@ -185,11 +186,11 @@ class Lists(Partition):
 
     def assign(self, data: Dataset, clients: Sequence[str], rng: RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Assign the listed images."""
-        places = {id: index for index, id in enumerate(data.ids)}
+        numbers = {id: index for index, id in enumerate(data.ids)}
         lists = self.read()
         parts: Parts = {}
         for client in clients:
-            part = [image if isinstance(image, int) else places.get(image, -1) for image in lists[client]]
+            part = [image if isinstance(image, int) else numbers.get(image, -1) for image in lists[client]]
             wrong = [image for image, index in zip(lists[client], part, strict=True) if not 0 <= index < len(data)]
             if wrong:
                 raise ValueError(f"lists.{client}: expected images of the training split, got {wrong[0]!r}")
@@ -202,29 +203,29 @@ class Lists(Partition):
 PartitionConfig = Annotated[Even | Shares | Draws | Dirichlet | Lists, Field(discriminator="kind")]
 
 
-def _trained_on(entry: Any) -> list[int | str]:
+def _training_images(entry: Any) -> list[int | str]:
     images = entry["train"] if isinstance(entry, dict) else entry
     if not isinstance(images, list) or not all(isinstance(image, int | str) for image in images):
         raise TypeError(f"{images!r}")
     return images
 
 
-def _names_fault(key: str, given: Mapping[str, object], clients: Sequence[str]) -> Fault | None:
+def _names_fault(key: str, by_client: Mapping[str, object], clients: Sequence[str]) -> Fault | None:
     """What is wrong with settings by client: each should be there, and no one else."""
-    if unknown := [name for name in given if name not in clients]:
-        wanted = "expected clients of this data set"
-        return Fault(key, f"{wanted}, got {unknown[0]!r}. {suggest(unknown[0], clients)}")
-    missing = [name for name in clients if name not in given]
+    if unknown := [name for name in by_client if name not in clients]:
+        expected = "expected clients of this data set"
+        return Fault(key, f"{expected}, got {unknown[0]!r}. {suggest(unknown[0], clients)}")
+    missing = [name for name in clients if name not in by_client]
     return Fault(key, f"expected every client of this data set, got nothing for {missing[0]!r}") if missing else None
 
 
-def largest_class(known: Tensor) -> float:
+def largest_class(labels: Tensor) -> float:
     """The class of most known pixels; class 0 (background, wall), which is almost everywhere, only if it is alone.
 
     >>> largest_class(torch.tensor([0, 0, 0, 2, 2, 5]))
     2.0
     """
-    counts = torch.bincount(known.long(), minlength=1)
+    counts = torch.bincount(labels.long(), minlength=1)
     if len(counts) > 1 and counts[1:].any():
         counts[0] = 0
     return float(counts.argmax())
@@ -233,9 +234,9 @@ def largest_class(known: Tensor) -> float:
 def label_groups(data: Dataset, task: Task) -> NDArray[np.int64]:
     """A group for every image: its largest class, or the tenth of the images that its mean value falls into."""
     labels = (data.load(i, [task.name])[task.name] for i in range(len(data)))
-    known = (label[task.known(label)] for label in labels)
+    known_values = (label[task.known(label)] for label in labels)
     if task.grouped_by == "class":
-        return np.array([largest_class(values) for values in known]).astype(np.int64)
-    means = np.array([float(values.double().mean()) if len(values) else 0.0 for values in known])
+        return np.array([largest_class(values) for values in known_values]).astype(np.int64)
+    means = np.array([float(values.double().mean()) if len(values) else 0.0 for values in known_values])
     groups: NDArray[np.int64] = means.argsort(kind="stable").argsort(kind="stable") * 10 // len(means)
     return groups

@@ -123,8 +123,8 @@ def write_scenes(
         objects, numbers = {}, scene_numbers(split, count)
         for some in (numbers[start : start + step] for start in range(0, count, step)):
             batch = render(domain, some, size=size, seed=seed)
-            for place, number in enumerate(some):
-                id, scene = f"{number:07d}", {name: values[place] for name, values in batch.items()}
+            for position, number in enumerate(some):
+                id, scene = f"{number:07d}", {name: values[position] for name, values in batch.items()}
                 objects[id] = sorted(set(scene["semseg"].flatten().tolist()) - {0, 255})
                 _save(root, _pascal_files(id, scene, objects[id]) if pascal else _nyud_files(id, scene))
                 written += 1
@@ -169,8 +169,8 @@ def _annotation(id: str, scene: Sample, objects: Sequence[int]) -> NDArray[np.vo
 def _struct(fields: str, rows: Sequence[tuple[Any, ...]]) -> NDArray[np.void]:
     """A MATLAB struct array, 1×n, or 0×0 without rows."""
     array = np.empty((1, len(rows)) if rows else (0, 0), [(field, object) for field in fields.split()])
-    for place, row in enumerate(rows):
-        array[0, place] = row
+    for position, row in enumerate(rows):
+        array[0, position] = row
     return array
 
 

@@ -26,7 +26,7 @@ UNKNOWN = ("", "NA", "NaN", "nan")  # cells without a value
 Values = NDArray[np.float64]
 
 
-def read_rows(path: Path, wanted: Iterable[str]) -> dict[int, dict[str, str]]:
+def read_rows(path: Path, columns: Iterable[str]) -> dict[int, dict[str, str]]:
     """The rows of a CSV file by the number of their line; raises an error unless it has the `wanted` columns."""
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.reader(lines)
@@ -35,33 +35,33 @@ def read_rows(path: Path, wanted: Iterable[str]) -> dict[int, dict[str, str]]:
             raise BrokenFileError(path, f"expected at most {MOST_COLUMNS} columns, got {len(names)}")
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise BrokenFileError(path, f"expected a different name for each column, got {twice[0]!r} twice")
-        for name in wanted:
+        for name in columns:
             if name not in names:
                 raise BrokenFileError(path, f"expected a column {name!r}, got {', '.join(names) or 'nothing':.200}")
         rows = {}
         for cells in filter(None, reader):  # an empty line is no row
             if len(cells) != len(names):
-                raise BrokenFileError(place_in(path, reader.line_num), f"expected {len(names)} cells, got {len(cells)}")
+                raise BrokenFileError(cell_in(path, reader.line_num), f"expected {len(names)} cells, got {len(cells)}")
             rows[reader.line_num] = dict(zip(names, cells, strict=True))
     if not rows:
         raise BrokenFileError(path, "expected a row for each sample, got none below the names of columns")
     return rows
 
 
-def place_in(path: Path, line: int, column: str = "") -> str:
+def cell_in(path: Path, line: int, column: str = "") -> str:
     """A line of a file, or a cell of it, as an error names it."""
     return f"{path}:{line}" + (f": column {column!r}" if column else "")
 
 
-def number_in(path: Path, line: int, column: str, cell: str) -> float:
+def parse_number(path: Path, line: int, column: str, cell: str) -> float:
     """The number in a cell, NaN if it is unknown."""
     try:
         value = nan if cell.strip() in UNKNOWN else float(cell)
     except ValueError:
-        raise BrokenFileError(place_in(path, line, column), f"expected a number, got {cell!r:.80}") from None
+        raise BrokenFileError(cell_in(path, line, column), f"expected a number, got {cell!r:.80}") from None
     if abs(value) > LARGEST:
-        wanted = f"expected a finite number, at most {LARGEST:g}"
-        raise BrokenFileError(place_in(path, line, column), f"{wanted}, got {cell!r:.80}")
+        expected = f"expected a finite number, at most {LARGEST:g}"
+        raise BrokenFileError(cell_in(path, line, column), f"{expected}, got {cell!r:.80}")
     return value
 
 
@@ -80,7 +80,7 @@ class CsvRows:
         classes: Mapping[str, list[str] | int] | None,
         tasks: TaskSet,
     ) -> None:
-        """:param others: columns that the file should have besides those of labels."""
+        """:param others: further columns that the file should have, without labels."""
         self.path, self.tasks, self.classes = path, tasks, classes or {}
         self.columns = {task: [names] if isinstance(names, str) else names for task, names in columns.items()}
         with reading(path, "a CSV file with a row of names"):
@@ -91,15 +91,15 @@ class CsvRows:
 
     def _names(self, task: str) -> Sequence[str] | int | None:
         """The names of a task's classes or values, or their number."""
-        given, declared = self.classes.get(task), self.tasks.get(task)
+        names_or_number, declared = self.classes.get(task), self.tasks.get(task)
         if declared is None or declared.output == "map":
-            return given
+            return names_or_number
         columns = self.columns[task]
         if declared.grouped_by != "class":
-            return given or columns
-        if isinstance(given, int):
-            return [str(number) for number in range(given)]
-        return given or self.words(columns[0], self.all_rows)
+            return names_or_number or columns
+        if isinstance(names_or_number, int):
+            return [str(number) for number in range(names_or_number)]
+        return names_or_number or self.words(columns[0], self.all_rows)
 
     def lines_of(self, split: Split) -> list[int]:
         """The lines of a split's rows."""
@@ -119,17 +119,17 @@ class CsvRows:
 
     def words(self, column: str, lines: Iterable[int]) -> list[str]:
         """The different words in a column of these lines, sorted."""
-        found = sorted({self.all_rows[line][column] for line in lines} - {""})
-        if not found:
+        words = sorted({self.all_rows[line][column] for line in lines} - {""})
+        if not words:
             raise BrokenFileError(self.path, f"column {column!r}: expected a word in some rows, got none")
-        return found
+        return words
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def at(self, line: int, column: str) -> str:
         """A cell of the file, as an error names it."""
-        return place_in(self.path, line, column)
+        return cell_in(self.path, line, column)
 
     def label(self, task: str, line: int) -> Any:
         """The label that a line has for a task; None if it has none."""
@@ -144,8 +144,8 @@ class CsvRows:
             return [self.number(line, column) for column in cells]
         names = self.labels[task]
         if cell not in names:
-            wanted = f"expected one of {', '.join(names):.200}"
-            raise BrokenFileError(self.at(line, column), f"{wanted}, got {cell!r:.80}")
+            expected = f"expected one of {', '.join(names):.200}"
+            raise BrokenFileError(self.at(line, column), f"{expected}, got {cell!r:.80}")
         return names.index(cell)
 
     def map(self, line: int, column: str, cell: str) -> Any:
@@ -154,7 +154,7 @@ class CsvRows:
 
     def number(self, line: int, column: str) -> float:
         """The number in a cell, NaN if it is unknown."""
-        return number_in(self.path, line, column, self.all_rows[line][column])
+        return parse_number(self.path, line, column, self.all_rows[line][column])
 
 
 class CsvTable(CsvRows):
@@ -186,13 +186,13 @@ class CsvTable(CsvRows):
         ids: str | None = None,
         tasks: TaskSet = TASKS,
     ) -> None:
-        given = categories if isinstance(categories, dict) else dict.fromkeys(categories or [])
-        super().__init__(split, file, columns, [*(inputs or ()), *given, *([ids] if ids else ())], classes, tasks)
-        taken = {"split", ids, *given, *(name for names in self.columns.values() for name in names)}
+        by_category = categories if isinstance(categories, dict) else dict.fromkeys(categories or [])
+        super().__init__(split, file, columns, [*(inputs or ()), *by_category, *([ids] if ids else ())], classes, tasks)
+        other_columns = {"split", ids, *by_category, *(name for names in self.columns.values() for name in names)}
         every = next(iter(self.all_rows.values()))
-        self.inputs = [name for name in every if name not in taken] if inputs is None else inputs
+        self.inputs = [name for name in every if name not in other_columns] if inputs is None else inputs
         training = self.lines_of("train")
-        self.categories = {name: values or self.words(name, training) for name, values in given.items()}
+        self.categories = {name: values or self.words(name, training) for name, values in by_category.items()}
         self.means, self.deviations = self._statistics(self.inputs, training)
         width = len(self.inputs) + sum(map(len, self.categories.values()))
         if not 0 < width <= MOST_COLUMNS:
@@ -217,19 +217,19 @@ class CsvTable(CsvRows):
         """Raise an error unless there is something to learn in a column of numbers."""
         different = len({self.all_rows[line][column].strip() for line in lines} - {*UNKNOWN})
         if different < 2:
-            wanted = "expected two or more different numbers in the rows for training"
-            raise BrokenFileError(self.path, f"column {column!r}: {wanted}, got {different}")
+            expected = "expected two or more different numbers in the rows for training"
+            raise BrokenFileError(self.path, f"column {column!r}: {expected}, got {different}")
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         line = self.lines[index]
         numbers = np.array([self.number(line, column) for column in self.inputs])
-        encoded = self._encoded(numbers, self.rows[index])
+        encoded = self._encode_row(numbers, self.rows[index])
         return {"input": encoded, **{task: self.label(task, line) for task in self.columns}}
 
-    def _encoded(self, numbers: Values, row: Mapping[str, Any]) -> Values:
-        known = np.where(np.isnan(numbers), 0, (numbers - self.means) / self.deviations)
+    def _encode_row(self, numbers: Values, row: Mapping[str, Any]) -> Values:
+        standardised = np.where(np.isnan(numbers), 0, (numbers - self.means) / self.deviations)
         words = [str(row.get(name, "")) == value for name, values in self.categories.items() for value in values]
-        return np.concatenate([known, words])
+        return np.concatenate([standardised, words])
 
     def encode(self, row: Mapping[str, Any]) -> Values:
         """The input of a row that is in no file: {column: value}; columns may be left out."""
@@ -238,7 +238,7 @@ class CsvTable(CsvRows):
         for name, values in self.categories.items():
             if name in row and str(row[name]) not in values:
                 raise ValueError(f"{name}: expected one of {', '.join(values):.200}, got {row[name]!r:.80}")
-        return self._encoded(np.array([_as_number(name, row.get(name, nan)) for name in self.inputs]), row)
+        return self._encode_row(np.array([_as_number(name, row.get(name, nan)) for name in self.inputs]), row)
 
 
 def _as_number(name: str, value: Any) -> float:

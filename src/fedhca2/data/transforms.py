@@ -17,9 +17,9 @@ IMAGE_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
 def check_fit(own: Size, size: Size) -> None:
     """Raise ValueError if an image that is only padded is larger than the network's input."""
     if own[0] > size[0] or own[1] > size[1]:
-        wanted = f"expected at most {size[0]}×{size[1]}, the data set's `size`, to be evaluated"
+        expected = f"expected at most {size[0]}×{size[1]}, the data set's `size`, to be evaluated"
         hint = "with `resize: fit` it is scaled down, and scored at its own size"
-        raise ValueError(f"{wanted}, got {own[0]}×{own[1]}; {hint}")
+        raise ValueError(f"{expected}, got {own[0]}×{own[1]}; {hint}")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Placement:
     size: Size
     scale: float
 
-    def restored(self, task: Task, prediction: Tensor) -> Tensor:
+    def restore(self, task: Task, prediction: Tensor) -> Tensor:
         """Bring predictions [B, C, H, W] of the network's size to the image's own; vectors stay as they are."""
         if task.output == "vector":
             return prediction
@@ -38,10 +38,10 @@ class Placement:
         return cropped if self.scale == 1 else task.rescaled(task.resized(cropped, self.size), 1 / self.scale)
 
 
-def placement(own: Size, size: Size) -> Placement:
+def place_image(own: Size, size: Size) -> Placement:
     """Place an image in the middle of the network's input, scaled down if it is larger.
 
-    >>> placement((375, 500), (128, 128))
+    >>> place_image((375, 500), (128, 128))
     Placement(inside=(slice(16, 112, None), slice(0, 128, None)), size=(375, 500), scale=0.256)
     """
     scale = min(1.0, size[0] / own[0], size[1] / own[1])
@@ -64,18 +64,18 @@ def input_size(own: Size, size: Size, *, resize: bool) -> Size:
     return height, width
 
 
-def fitted(sample: Sample, size: Size, tasks: TaskSet = TASKS) -> Sample:
+def fit_to_input(sample: Sample, size: Size, tasks: TaskSet = TASKS) -> Sample:
     """Scale a sample down if it is larger than the network's input: the image smoothly, labels to the nearest value."""
-    placed = placement(own_size(sample), size)
-    if placed.scale == 1:
+    placement = place_image(own_size(sample), size)
+    if placement.scale == 1:
         return sample
-    height, width = ((part.stop - part.start) for part in placed.inside)
-    rows, columns = nearest(placed.size[0], height), nearest(placed.size[1], width)
+    height, width = ((part.stop - part.start) for part in placement.inside)
+    rows, columns = nearest(placement.size[0], height), nearest(placement.size[1], width)
     scaled = {"image": resized(sample["image"][None], (height, width))[0]}
     for name in sample.keys() - {"image"}:
         task, label = tasks[name], sample[name]
         is_map = task.output == "map"
-        scaled[name] = task.rescaled(label[:, rows[:, None], columns], placed.scale) if is_map else label
+        scaled[name] = task.rescaled(label[:, rows[:, None], columns], placement.scale) if is_map else label
     return scaled
 
 

@@ -23,7 +23,7 @@ from fedhca2.data.augmentation import for_evaluation
 from fedhca2.data.dataset import shared_property
 from fedhca2.data.files import MAX_PIXELS, open_image, reading, to_rgb
 from fedhca2.data.own import checked_array, checked_image
-from fedhca2.data.transforms import Placement, fitted, input_size, own_size, placement
+from fedhca2.data.transforms import Placement, fit_to_input, input_size, own_size, place_image
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment, open_data
 from fedhca2.experiment.build import build_client
@@ -181,7 +181,7 @@ class Trained:
         for name, output in outputs.items():
             task = self.tasks[name]
             values = task.predict(output)
-            predictions[name] = (place.restored(task, values) if place else values)[0].numpy()
+            predictions[name] = (place.restore(task, values) if place else values)[0].numpy()
             shares = task.probabilities(output)[0].numpy() if task.probabilities else None
             answers[name] = answer_of(task, self.spaces[name], predictions[name], shares)
         return predictions, answers
@@ -198,7 +198,7 @@ class Trained:
         except (ValueError, OSError) as error:  # Pillow reads a file when its pixels are needed
             raise UserError(name, str(error)) from None
         size = self.input_size(own_size(sample), name)
-        return for_evaluation(fitted(sample, size), size)["image"], placement(own_size(sample), size)
+        return for_evaluation(fit_to_input(sample, size), size)["image"], place_image(own_size(sample), size)
 
 
 def _has_planes_first(image: Any) -> bool:

@@ -68,18 +68,18 @@ class ClientPlan:
         spec: ClientSpec,
         data: OpenData,
         shard: Shard,
-        place: DeviceSlot,
+        device_slot: DeviceSlot,
         common: _Common,
         steps: int,
     ) -> None:
         self.experiment, self.spec, self.data, self.shard = experiment, spec, data, shard
-        self.place, self.common, self.steps = place, common, steps
+        self.device_slot, self.common, self.steps = device_slot, common, steps
         classes = class_digests(spec.tasks, data.train.labels)
         self.profile = Profile(
             spec.name, spec.data, spec.tasks, len(shard.train), common.layouts, common.backbone, classes
         )
         self._first: Mapping[Slot, FirstRow] | None = None  # the rows of its first model, once that was drawn
-        self._own: Mapping[str, Tensor] | None = None  # its first decoders and heads, from drawing to building
+        self._own_values: Mapping[str, Tensor] | None = None  # its first decoders and heads, from drawing to building
 
     @property
     def load(self) -> int:
@@ -87,7 +87,7 @@ class ClientPlan:
         return self.steps * (1 + len(self.spec.tasks))
 
     @property
-    def drawn(self) -> bool:
+    def is_drawn(self) -> bool:
         """Whether the client knows its first model."""
         return self._first is not None
 
@@ -97,26 +97,26 @@ class ClientPlan:
         parts = method.local.frozen.union(self.spec.model.common_start)
         draw_own_parts(model, seed=self.experiment.seed, client=self.spec.name, common=parts)
         own = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("encoder.")}
-        self._own = dict(zip(own, copy_packed(list(own.values())), strict=True))
+        self._own_values = dict(zip(own, copy_packed(list(own.values())), strict=True))
         self._first = first_rows(model)
 
     def build(self) -> Client:
         """Build the client as it starts. Draws, unless that was just done."""
-        if self._own is None:
+        if self._own_values is None:
             self.draw()
-        own, self._own = self._own, None
+        own, self._own_values = self._own_values, None
         assert own is not None
         model = deepcopy(self.common.model)
-        held = model.state_dict(keep_vars=True)
-        copy_values([held[name] for name in own], list(own.values()))
+        values = model.state_dict(keep_vars=True)
+        copy_values([values[name] for name in own], list(own.values()))
         standardise(model, self._local_data.train)
         return self._client(model)
 
     def rebuild(self, state: ClientState) -> Client:
         """Build the client in a saved state; raises ValueError if that is another's. Draws only if it never did."""
-        if not self.drawn:
+        if not self.is_drawn:
             self.draw()
-        self._own = None
+        self._own_values = None
         client = self._client(deepcopy(self.common.model))
         client.restore(state)
         return client
@@ -134,7 +134,7 @@ class ClientPlan:
             privacy=experiment.privacy,
             others_noise=experiment.guard.noise,
             first=self._first,
-            device_slot=self.place,
+            device_slot=self.device_slot,
         )
 
     @cached_property
@@ -151,7 +151,7 @@ class ClientPlan:
             stretch=Fraction(self.steps, self.spec.steps_in_round(len(shard.train) // experiment.training.batch_size)),
             seed=experiment.seed,
             metrics=experiment.metrics,
-            looked_at=self._batches(data.val, plan.spread(shard.val)) if plan else None,
+            some_val=self._batches(data.val, plan.spread(shard.val)) if plan else None,
         )
 
     def _batches(self, split: Dataset, indices: Sequence[int]) -> Batches:
@@ -163,30 +163,34 @@ class ClientPlan:
             batch_size=training.batch_size,
             workers=training.workers,
             resize=resize,
-            known=self.experiment.task_set,
+            task_set=self.experiment.task_set,
         )
 
 
 def plan_clients(
-    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], place: DeviceSlot
+    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], device_slot: DeviceSlot
 ) -> list[ClientPlan]:
     """Plan all clients of an experiment at one device slot; raises UserError if a model cannot be built."""
-    known: dict[tuple[str, str, tuple[str, ...]], _Common] = {}
+    by_kind: dict[tuple[str, str, tuple[str, ...]], _Common] = {}
     plans, steps = [], steps_in_round(experiment, shards)
     for spec in experiment.specs:
         kind = (spec.model.model_dump_json(), spec.data, spec.tasks)
-        if kind not in known:
-            known[kind] = _common(experiment, spec, data[spec.data].train)
+        if kind not in by_kind:
+            by_kind[kind] = _common(experiment, spec, data[spec.data].train)
         plans.append(
-            ClientPlan(experiment, spec, data[spec.data], shards[spec.name], place, known[kind], steps[spec.name])
+            ClientPlan(
+                experiment, spec, data[spec.data], shards[spec.name], device_slot, by_kind[kind], steps[spec.name]
+            )
         )
     return plans
 
 
-def build_client(experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, place: DeviceSlot) -> Client:
+def build_client(
+    experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, device_slot: DeviceSlot
+) -> Client:
     """Build one client with its own images, decoders and heads."""
     steps = spec.steps_in_round(len(shard.train) // experiment.training.batch_size)
-    return ClientPlan(experiment, spec, data, shard, place, _common(experiment, spec, data.train), steps).build()
+    return ClientPlan(experiment, spec, data, shard, device_slot, _common(experiment, spec, data.train), steps).build()
 
 
 def build_client_model(
@@ -203,10 +207,10 @@ def build_client_model(
             frozen=experiment.resolved_method.local.frozen,
             tasks=experiment.task_set,
         )
-    return _with_what_stays(experiment, model)
+    return _keep_local_norms(experiment, model)
 
 
-def _with_what_stays(experiment: Experiment, model: MultiTaskModel) -> MultiTaskModel:
+def _keep_local_norms(experiment: Experiment, model: MultiTaskModel) -> MultiTaskModel:
     if experiment.resolved_method.norms == "local":
         model.keep_norms()
     return model
@@ -216,7 +220,7 @@ def _common(experiment: Experiment, spec: ClientSpec, data: Dataset) -> _Common:
     """The model of a client's kind; raises UserError if it does not work on inputs of the data's shape."""
     outputs = _outputs(experiment, spec, data.labels)
     with _model_faults(experiment, spec):
-        model = _with_what_stays(
+        model = _keep_local_norms(
             experiment,
             common_model(spec.model, outputs, data.size, seed=experiment.seed, tasks=experiment.task_set),
         )

@@ -25,8 +25,8 @@ def name_fault(name: str) -> str:
     >>> name_fault("klinik-1"), name_fault("klinik-münchen")[-20:]
     ('', "got 'klinik-münchen'")
     """
-    wanted = "the letters a to z and A to Z, digits, '-', '_' and '.', and a letter or digit first"
-    return "" if NAME.fullmatch(name) else f"a name: expected {wanted}, got {name!r}"
+    expected = "the letters a to z and A to Z, digits, '-', '_' and '.', and a letter or digit first"
+    return "" if NAME.fullmatch(name) else f"a name: expected {expected}, got {name!r}"
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class ClientEntry(Config):
 
     @field_validator("model")
     @classmethod
-    def _paths_are_beside_the_experiment(cls, model: dict[str, Any] | None, info: ValidationInfo) -> Any:
+    def _locate_classes(cls, model: dict[str, Any] | None, info: ValidationInfo) -> Any:
         return with_classes(model, lambda path: resolve_path(path, folders(info))) if model else model
 
     @field_validator("name")
@@ -178,9 +178,9 @@ def _unequal_starts(specs: Sequence[ClientSpec]) -> list[Fault]:
     weights: dict[str, set[str]] = {}
     for spec in specs:
         weights.setdefault(spec.model.encoder.title, set()).add(spec.model.encoder.weights)
-    wanted = "expected the same weights at all clients with the encoder"
+    expected = "expected the same weights at all clients with the encoder"
     return [
-        Fault("clients", f"{wanted} {name!r}, got {', '.join(sorted(files))}")
+        Fault("clients", f"{expected} {name!r}, got {', '.join(sorted(files))}")
         for name, files in weights.items()
         if len(files) > 1
     ]

@@ -32,7 +32,7 @@ from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
 from fedhca2.tasks import LabelSpace, TaskSet
-from fedhca2.tasks.built_in import DeclaredTask, known_tasks
+from fedhca2.tasks.built_in import DeclaredTask, make_task_set
 from fedhca2.words import counted
 
 
@@ -140,15 +140,15 @@ class Experiment(Config):
 
     @field_validator("tasks")
     @classmethod
-    def _tasks_are_known(cls, tasks: dict[str, DeclaredTask], info: ValidationInfo) -> dict[str, DeclaredTask]:
-        resolved = {name: task.resolve_path(folders(info)) for name, task in tasks.items()}
-        known_tasks(resolved)  # raises an error if one cannot be found
-        return resolved
+    def _locate_tasks(cls, tasks: dict[str, DeclaredTask], info: ValidationInfo) -> dict[str, DeclaredTask]:
+        located = {name: task.resolve_path(folders(info)) for name, task in tasks.items()}
+        make_task_set(located)  # raises an error if one cannot be found
+        return located
 
     @cached_property
     def task_set(self) -> TaskSet:
         """The built-in tasks, and those that the experiment declares."""
-        return known_tasks(self.tasks)
+        return make_task_set(self.tasks)
 
     @property
     def method_name(self) -> str:
@@ -182,9 +182,9 @@ class Experiment(Config):
         """
         if like is None and self._data_sets is not None:
             return self
-        return self._sharing(DataSets() if like is None else like._data_sets)
+        return self._share(DataSets() if like is None else like._data_sets)
 
-    def _sharing(self, data_sets: DataSets | None) -> Self:
+    def _share(self, data_sets: DataSets | None) -> Self:
         copy = self.model_copy()
         vars(copy).pop("labels", None)  # of files that may have changed
         copy._data_sets = data_sets
@@ -209,7 +209,7 @@ class Experiment(Config):
         Raises UserError if that is not possible, or if there are none for the tasks of a client.
         """
         labels = {
-            name: self.open(name, "train").labels if (known := self.data[name].labels) is None else known
+            name: self.open(name, "train").labels if (declared := self.data[name].labels) is None else declared
             for name in dict.fromkeys(spec.data for spec in self.specs)
         }
         self._specs_for(labels)
@@ -224,9 +224,9 @@ class Experiment(Config):
         """All clients; raises UserError if they, or partitions, do not fit these labels. None fits everything."""
         tasks = self.task_set
         specs, faults = expand(self.clients, labels, self.model, tasks), list[Fault]()
-        for name, known in labels.items():
+        for name, spaces in labels.items():
             clients = [spec.name for spec in specs if spec.data == name]
-            labelled = [tasks[task] for task in (tasks if known is None else known) if task in tasks]
+            labelled = [tasks[task] for task in (tasks if spaces is None else spaces) if task in tasks]
             if clients and (fault := self.data[name].partition.fault(clients, labelled)):
                 faults.append(Fault(*f"data.{name}.partition.{fault}".split(": ", 1)))
         if faults:
@@ -290,8 +290,8 @@ class Experiment(Config):
         if method.batch_norm == "average" and self.privacy.noise:
             yield Fault("privacy.noise", "does not work with method.batch_norm 'average': variances become negative")
         if self.training.batch_size < 2 and any(spec.model.decoder.kind == "deeplab" for spec in specs):
-            wanted = "at least 2 for deeplab, which normalises over the batch"
-            yield Fault("training.batch_size", f"expected {wanted}, got 1")
+            expected = "at least 2 for deeplab, which normalises over the batch"
+            yield Fault("training.batch_size", f"expected {expected}, got 1")
         if self.diagnostics and self.privacy.noise:
             yield Fault("diagnostics", "does not work with privacy.noise, which does not cover the losses it measures")
         if self.secure_aggregation:
@@ -306,8 +306,8 @@ class Experiment(Config):
             if not self.evaluate_every:
                 yield Fault(key, "expected evaluate_every of at least 1, since it chooses among evaluations, got 0")
             if not any(used.values()):
-                wanted = "expected test images to score the choice on, such as data.NAME.test: 0.5"
-                yield Fault(key, f"{wanted}, got none")
+                expected = "expected test images to score the choice on, such as data.NAME.test: 0.5"
+                yield Fault(key, f"{expected}, got none")
         if self.select == "best" and self.resolved_method.local.final_epochs:
             yield Fault("select", "expected last, since the method fine-tunes models at the end, got best")
 
@@ -326,7 +326,7 @@ class Experiment(Config):
         A mapping changes the settings that it names, as in a file: `replace(training={"batch_size": 4})`.
         """
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        return self.parse(merged(values, {**changes, "name": changes.get("name", self.name)}))._sharing(self._data_sets)
+        return self.parse(merged(values, {**changes, "name": changes.get("name", self.name)}))._share(self._data_sets)
 
     @property
     def blank(self) -> Self:
@@ -335,8 +335,8 @@ class Experiment(Config):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in type(self).model_fields:
-            wanted = f"expected experiment.replace({name}=…), since an experiment does not change"
-            raise UserError(name, f"{wanted}, got an assignment")
+            expected = f"expected experiment.replace({name}=…), since an experiment does not change"
+            raise UserError(name, f"{expected}, got an assignment")
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
@@ -350,7 +350,8 @@ class Experiment(Config):
         """Everything as plain data that `parse` reads, with all defaults and the digest of a weights file filled in."""
         values = self.model_dump(mode="json", exclude_none=True)
         method = self.resolved_method.model_dump(mode="json", exclude={"reference"})
-        if others := {name: held for name, held in values.pop("methods", {}).items() if name != self.method_name}:
+        methods = values.pop("methods", {})
+        if others := {name: methods[name] for name in methods if name != self.method_name}:
             values["methods"] = others
         models = [values["model"], *(client.get("model", {}) for client in values["clients"])]
         for encoder in [model["encoder"] for model in models if "encoder" in model]:
@@ -364,15 +365,15 @@ class Experiment(Config):
 
 
 def _locate_method(name: Any, info: ValidationInfo) -> Any:
-    """A method's name; the file of a user's own method is looked for beside the experiment."""
+    """A method's name; the file of a user's own method is looked for in the experiment's folder."""
     own = isinstance(name, str) and not Path(name.rpartition(":")[0]).exists()
     return resolve_path(name, folders(info)) if own else name
 
 
 def _settings_for(name: Any, methods: Mapping[Any, Any]) -> Mapping[str, Any]:
     """The settings that `methods` has for a method; a file may be named by its path from anywhere."""
-    known = {resolve_path(str(other), ()): settings for other, settings in methods.items()}
-    settings = known.get(resolve_path(str(name), ()))
+    by_path = {resolve_path(str(other), ()): settings for other, settings in methods.items()}
+    settings = by_path.get(resolve_path(str(name), ()))
     return settings if isinstance(settings, Mapping) else {}
 
 

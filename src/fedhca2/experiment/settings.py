@@ -9,7 +9,7 @@ from pydantic import Field
 from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config
 from fedhca2.data.config import DataConfig
-from fedhca2.data.own import made_from
+from fedhca2.data.own import choose_by_split
 from fedhca2.errors import Fault
 from fedhca2.experiment.clients import ClientEntry
 from fedhca2.live import Live, hand_over
@@ -90,12 +90,12 @@ class Participation(Config):
         >>> Participation(fraction=0.5).choose(["a", "b", "c", "d"], round=0, seed=0)
         ['a', 'd']
         """
-        there = [client for client in clients if self._is_there(client, round, seed)]
-        count = ceil(self.fraction * len(there) - 1e-9)
-        asked = set(sorted(there, key=lambda client: derive(seed, "participation", round, client))[:count])
-        return [client for client in there if client in asked]
+        available = [client for client in clients if self._is_available(client, round, seed)]
+        count = ceil(self.fraction * len(available) - 1e-9)
+        chosen = set(sorted(available, key=lambda client: derive(seed, "participation", round, client))[:count])
+        return [client for client in available if client in chosen]
 
-    def _is_there(self, client: str, round: int, seed: int) -> bool:
+    def _is_available(self, client: str, round: int, seed: int) -> bool:
         return derive(seed, "availability", round, client) < self.availability.get(client, 1.0) * 2**63
 
 
@@ -116,8 +116,8 @@ class Diagnostics(Config):
         >>> Diagnostics(clients=2).choose(["d", "c", "b", "a"], seed=0)
         ['b', 'd']
         """
-        drawn = sorted(clients, key=lambda client: derive(seed, "diagnostics", client))
-        return sorted(drawn[: self.clients])
+        ordered = sorted(clients, key=lambda client: derive(seed, "diagnostics", client))
+        return sorted(ordered[: self.clients])
 
     def spread(self, images: Sequence[int]) -> Sequence[int]:
         """Choose the images to measure losses on.
@@ -157,8 +157,8 @@ class SecureAggregation(Config):
         """Why a method, or noise of this deviation, cannot be combined with it."""
         farthest = 8  # standard deviations that noise practically never exceeds: one value in 10¹⁵ does
         if self.clip < farthest * deviation:
-            wanted = f"at least {farthest * deviation:g}, {farthest} standard deviations of the noise on each value"
-            yield Fault("secure_aggregation.clip", f"expected {wanted}, got {self.clip:g}")
+            expected = f"at least {farthest * deviation:g}, {farthest} standard deviations of the noise on each value"
+            yield Fault("secure_aggregation.clip", f"expected {expected}, got {self.clip:g}")
         if method.local.in_one_place:
             yield Fault("secure_aggregation", "expected null: the method needs all data in one place")
         for part, aggregator in method.all_aggregators.items():
@@ -220,24 +220,24 @@ class Objects:
 
     def named(self, settings: Values) -> dict[str, Any]:
         """The settings of an experiment without objects."""
-        given = dict(settings)
-        if "method" in given:
-            given["method"] = self._kind(given["method"], "method", key="name")
+        plain = dict(settings)
+        if "method" in plain:
+            plain["method"] = self._kind(plain["method"], "method", key="name")
         for key, changed in (("data", self._data), ("tasks", self._kind)):
-            if key in given:
-                given[key] = self._each(given[key], changed)
-        if "model" in given:
-            given["model"] = self._model(given["model"])
-        if isinstance(given.get("clients"), list | tuple):
-            given["clients"] = [
+            if key in plain:
+                plain[key] = self._each(plain[key], changed)
+        if "model" in plain:
+            plain["model"] = self._model(plain["model"])
+        if isinstance(plain.get("clients"), list | tuple):
+            plain["clients"] = [
                 self._each(entry, lambda part, key: self._model(part) if key == "model" else part)
-                for entry in given["clients"]
+                for entry in plain["clients"]
             ]
-        return given
+        return plain
 
     def _data(self, value: Any, name: str) -> Any:
-        found = self._kind(value, name)
-        return {"kind": found} if isinstance(found, str) and found is not value else found
+        plain = self._kind(value, name)
+        return {"kind": plain} if isinstance(plain, str) and plain is not value else plain
 
     def _model(self, parts: Any) -> Any:
         return self._each(parts, lambda part, key: self._kind(part, key) if key in PARTS else part)
@@ -250,7 +250,7 @@ class Objects:
         if value is None or isinstance(value, str | int | float | list) or is_config:
             return value
         is_pair = isinstance(value, tuple) and len(value) == 2
-        self.live.append(hand_over(made_from(name, *value) if is_pair else value, name))
+        self.live.append(hand_over(choose_by_split(name, *value) if is_pair else value, name))
         return self.live[-1].path
 
     @staticmethod

@@ -129,12 +129,12 @@ def _unlabelled(experiment: Experiment, data: Mapping[str, OpenData], shards: Ma
         opened, shard = data[spec.data], shards[spec.name]
         for split, indices, kind in ((opened.train, shard.train, "training"), (opened.val, shard.val, "validation")):
             for name in _without_label(experiment.task_set, split, indices, spec.tasks):
-                wanted = f"expected a label of {name!r} in some {kind} samples of {spec.name!r}"
-                faults.append(Fault(f"data.{spec.data}", f"{wanted}, got none in {len(indices)}"))
+                expected = f"expected a label of {name!r} in some {kind} samples of {spec.name!r}"
+                faults.append(Fault(f"data.{spec.data}", f"{expected}, got none in {len(indices)}"))
     return faults
 
 
-def _without_label(known: TaskSet, split: Dataset, indices: Sequence[int], tasks: Sequence[str]) -> set[str]:
+def _without_label(task_set: TaskSet, split: Dataset, indices: Sequence[int], tasks: Sequence[str]) -> set[str]:
     """Those of the tasks of which none of these samples has a label; reads samples until all have been seen."""
     missing = set(tasks) if isinstance(split, OwnSamples) else set[str]()
     for index in indices:
@@ -142,7 +142,7 @@ def _without_label(known: TaskSet, split: Dataset, indices: Sequence[int], tasks
             break
         with suppress(FileError):  # reported elsewhere, or left out
             sample = split.load(index, sorted(missing))
-            missing -= {task for task in missing if known[task].known(sample[task]).any()}
+            missing -= {task for task in missing if task_set[task].known(sample[task]).any()}
     return missing
 
 
@@ -150,8 +150,8 @@ def _too_small(experiment: Experiment, shards: Mapping[str, Shard]) -> list[Faul
     faults, batch, tested = [], experiment.training.batch_size, experiment.tested
     for name, shard in shards.items():
         if len(shard.train) < batch:
-            wanted = f"at least training.batch_size = {batch} training images"
-            faults.append(Fault("clients", f"expected {wanted} for {name!r}, got {len(shard.train)}"))
+            expected = f"at least training.batch_size = {batch} training images"
+            faults.append(Fault("clients", f"expected {expected} for {name!r}, got {len(shard.train)}"))
         if not shard.val:
             faults.append(Fault("clients", f"expected validation images for {name!r}, got none"))
         if tested and not shard.test:

@@ -63,8 +63,8 @@ def _read(file: Traversable, name: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:  # ValueError: not a possible file name
         raise UserError(name, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(values, dict):
-        got = "an empty file" if values is None else f"{values!r:.200}"
-        raise UserError(name, f"expected a mapping of keys to values, got {got}")
+        actual = "an empty file" if values is None else f"{values!r:.200}"
+        raise UserError(name, f"expected a mapping of keys to values, got {actual}")
     return values
 
 

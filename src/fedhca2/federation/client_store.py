@@ -61,7 +61,7 @@ class ClientStore:
     def prepare(self, names: Iterable[str]) -> None:
         """Let those of these clients that need their first values draw them, one after another."""
         for name in names:
-            if name not in self._in_memory and not (name in self._files and self.plan(name).drawn):
+            if name not in self._in_memory and not (name in self._files and self.plan(name).is_drawn):
                 self.plan(name).draw()
 
     def plan(self, name: str) -> ClientPlan:

@@ -19,9 +19,9 @@ from fedhca2.aggregation import (
     Rows,
     Weights,
     is_shared,
-    mixed_rows,
+    mix_rows,
     mixing_of,
-    renewed_rows,
+    renew_rows,
     try_aggregator,
 )
 from fedhca2.experiment.clients import client_kind
@@ -197,7 +197,7 @@ class Server:
 
     def _mix(self, round: int, mixings: Mixings, sent: Sent) -> tuple[Mixed, Mapping[str, str]]:
         """The rows of every blend of every mixing, and the clients whose rows are in none, with the reason."""
-        return [mixed_rows(stack.aggregator, stack.part, stack.rows, mixing) for stack, mixing in mixings], {}
+        return [mix_rows(stack.aggregator, stack.part, stack.rows, mixing) for stack, mixing in mixings], {}
 
     def _deliveries(self, state: ServerState, mixings: Mixings, mixed: Mixed, clients: Iterable[str]) -> Deliveries:
         """What these clients get. A member whose mixture is missing keeps its own row."""
@@ -252,7 +252,7 @@ def renew(state: ServerState, mixings: Mixings, mixed: Mixed) -> tuple[ServerSta
     for number, (stack, _) in enumerate(mixings):
         rows = [row for blend in mixed[number] for row in blend if row is not None]
         if stack.key and stack.aggregator.keeps_rows and len(rows) == sum(map(len, mixed[number])):
-            rows, new = renewed_rows(stack.aggregator, stack.part, rows, server_rows.get(stack.key, ()))
+            rows, new = renew_rows(stack.aggregator, stack.part, rows, server_rows.get(stack.key, ()))
             left = iter(rows)
             renewed[number] = [[next(left) for _ in blend] for blend in mixed[number]]
             server_rows[stack.key] = tuple(new)

@@ -62,13 +62,13 @@ def suppress(image, slope, radius):  # type: ignore[no-untyped-def]
             along_x = np.float32(1) / np.sqrt(np.float32(1) + slope[i, j] * slope[i, j])
             along_y = slope[i, j] * along_x
             bar = np.float32(1.01) * value
-            kept = True
+            is_ridge = True
             for d in range(1, radius + 1):
                 y, x = np.float32(d) * along_y, np.float32(d) * along_x
                 if bar < _at(image, i + y, j + x) or bar < _at(image, i - y, j - x):
-                    kept = False
+                    is_ridge = False
                     break
-            if kept:
+            if is_ridge:
                 ridge[i, j] = value
     return ridge
 
@@ -94,17 +94,17 @@ def thin_in_place(on, code, pixels, stride, gone):  # type: ignore[no-untyped-de
     """Thin the map whose pixels are listed; returns the number of deletions, which are listed in `gone`."""
     before, last, deleted, passes = 0, 0, 0, 0  # deletions until the last pass but one, until the last one, and now
     while passes < 2 or deleted > before:
-        start, turn = deleted, passes % 2
+        start, side = deleted, passes % 2
         if passes < 2:
             for pixel in pixels:
-                if on[pixel] and DELETABLE[turn, code[pixel]]:
+                if on[pixel] and DELETABLE[side, code[pixel]]:
                     gone[deleted] = pixel
                     deleted += 1
         else:
             for pixel in gone[before:start]:
                 for k in range(8):
                     near = pixel + neighbour(k, stride)
-                    if on[near] == 1 and DELETABLE[turn, code[near]]:
+                    if on[near] == 1 and DELETABLE[side, code[near]]:
                         on[near], gone[deleted] = 3, near  # not twice
                         deleted += 1
         for pixel in gone[start:deleted]:

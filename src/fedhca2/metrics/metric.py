@@ -20,7 +20,7 @@ class Metric:
 
     name: str
     higher_is_better: bool = True
-    largest: float = 100.0  # the largest value, or the largest told apart when noise is added; the smallest is 0
+    largest: float = 100.0  # the largest score, or where scores are cut off before noise is added; the smallest is 0
     for_plain_maps: bool = True  # whether a map of one value has a score that is worth the time
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
@@ -134,8 +134,8 @@ class MeanAveragePrecision(Metric):
             return {self.name: nan, "classes": 0.0}
         scores, labels = (torch.cat([each.cpu() for each in all]).double() for all in (self.scores, self.labels))
         precisions = [average_precision(*pair) for pair in zip(scores.T, labels.T, strict=True)]
-        known = [value for value in precisions if value is not None]
-        return {self.name: 100 * sum(known) / len(known) if known else nan, "classes": float(len(known))}
+        defined = [value for value in precisions if value is not None]
+        return {self.name: 100 * sum(defined) / len(defined) if defined else nan, "classes": float(len(defined))}
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> float | None:

@@ -18,9 +18,9 @@ def confusion(prediction: Tensor, label: Tensor, classes: int) -> Tensor:
     tensor([1, 1, 0, 0, 1, 0])
     """
     label, prediction = label.long(), prediction.long()
-    known = (label >= 0) & (label < classes) & (prediction >= 0) & (prediction < classes)
+    valid = (label >= 0) & (label < classes) & (prediction >= 0) & (prediction < classes)
     elsewhere = torch.where(label == IGNORE, classes * classes, classes * classes + 1)
-    return histogram(torch.where(known, label * classes + prediction, elsewhere), classes * classes + 2)
+    return histogram(torch.where(valid, label * classes + prediction, elsewhere), classes * classes + 2)
 
 
 def intersection_over_union(confusion: Tensor) -> Tensor:
@@ -58,8 +58,8 @@ class MeanIoU(Sums):
         """The mean, and the number of classes that occur."""
         cells, unknown = self.sums[:-2].view(self.classes, self.classes).cpu(), int(self.sums[-1])
         if unknown:
-            wanted = f"classes 0 … {self.classes - 1} or 255 (ignored)"
-            raise ValueError(f"expected {wanted}, got {unknown} pixels of another value")
+            expected = f"classes 0 … {self.classes - 1} or 255 (ignored)"
+            raise ValueError(f"expected {expected}, got {unknown} pixels of another value")
         iou = intersection_over_union(cells)
         present = ~iou.isnan()
         counted = self.classes if self.absent == "zero" else int(present.sum())

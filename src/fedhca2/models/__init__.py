@@ -3,14 +3,3 @@
 from fedhca2.models.config import EncoderConfig, ModelConfig
 from fedhca2.models.encoder import Encoder
 from fedhca2.models.multitask import MultiTaskModel, build_model, common_model, draw_own_parts, fingerprint
-
-__all__ = [
-    "Encoder",
-    "EncoderConfig",
-    "ModelConfig",
-    "MultiTaskModel",
-    "build_model",
-    "common_model",
-    "draw_own_parts",
-    "fingerprint",
-]

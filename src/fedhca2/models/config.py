@@ -18,21 +18,21 @@ class Part(Config):
 
     built_in: ClassVar[tuple[str, ...]] = ()
 
-    kind: Annotated[str, Field(description=f"a built-in kind, or a class of your own: {FORMS}")]
+    kind: str = Field(description=f"a built-in kind, or a class of your own: {FORMS}")
     settings: dict[str, Any] = Field(default_factory=dict, description="settings of a class of your own")
 
     @model_validator(mode="before")
     @classmethod
-    def _settings_beside_the_kind(cls, values: Any, info: ValidationInfo) -> Any:
+    def _collect_settings(cls, values: Any, info: ValidationInfo) -> Any:
         values = {"kind": values} if isinstance(values, str) else values
         kind = values.get("kind", *cls.built_in[:1]) if isinstance(values, dict) else None
         if not isinstance(values, dict) or kind in cls.built_in:
             return values
         if not isinstance(kind, str) or not is_import_path(kind):
             raise ValueError(f"kind: expected {' or '.join([*cls.built_in, FORMS])}, got {kind!r:.200}")
-        known = {key: value for key, value in values.items() if key in cls.model_fields}
+        fields = {key: value for key, value in values.items() if key in cls.model_fields}
         own = {key: value for key, value in values.items() if key not in cls.model_fields}
-        return {**known, "kind": resolve_path(kind, folders(info)), "settings": {**known.get("settings", {}), **own}}
+        return {**fields, "kind": resolve_path(kind, folders(info)), "settings": {**fields.get("settings", {}), **own}}
 
     @property
     def is_own(self) -> bool:
@@ -45,7 +45,7 @@ class DecoderConfig(Part):
 
     built_in: ClassVar[tuple[str, ...]] = ("fcn", "deeplab", "mlp")
 
-    kind: Annotated[str, Field(description=f"fcn, deeplab, mlp, or a class of your own: {FORMS}")] = "fcn"
+    kind: str = Field("fcn", description=f"fcn, deeplab, mlp, or a class of your own: {FORMS}")
 
 
 class HeadConfig(Part):
@@ -53,7 +53,7 @@ class HeadConfig(Part):
 
     built_in: ClassVar[tuple[str, ...]] = ("transposed", "linear")
 
-    kind: Annotated[str, Field(description=f"transposed, linear, or a class of your own: {FORMS}")] = "transposed"
+    kind: str = Field("transposed", description=f"transposed, linear, or a class of your own: {FORMS}")
 
 
 class InteractionConfig(Part):
@@ -61,22 +61,21 @@ class InteractionConfig(Part):
 
     built_in: ClassVar[tuple[str, ...]] = ("cross_attention",)
 
-    kind: Annotated[str, Field(description=f"cross_attention, or a class of your own: {FORMS}")] = "cross_attention"
+    kind: str = Field("cross_attention", description=f"cross_attention, or a class of your own: {FORMS}")
 
 
 class Lora(Config):
-    """Low-rank adapters beside the linear layers of a frozen backbone: W·x + (α/r)·B·A·x."""
+    """Low-rank adapters added to the linear layers of a frozen backbone: W·x + (α/r)·B·A·x."""
 
     kind: Literal["lora"] = "lora"
-    rank: Annotated[int, Field(ge=1, le=WIDEST, description="r, the width of the adapters")] = 8
-    alpha: Annotated[float, Field(gt=0, description="α; adapters are scaled by α/r")] = 8.0
-    share: Annotated[
-        Literal["both", "down"],
-        Field(description="A and B are aggregated with the encoder, or A alone and B stays local (FedSA-LoRA)"),
-    ] = "both"
-    train: Annotated[
-        Literal["both", "up"], Field(description="A and B, or B alone and A keeps its random values (FFA-LoRA)")
-    ] = "both"
+    rank: int = Field(8, ge=1, le=WIDEST, description="r, the width of the adapters")
+    alpha: float = Field(8.0, gt=0, description="α; adapters are scaled by α/r")
+    share: Literal["both", "down"] = Field(
+        "both", description="A and B are aggregated with the encoder, or A alone and B stays local (FedSA-LoRA)"
+    )
+    train: Literal["both", "up"] = Field(
+        "both", description="A and B, or B alone and A keeps its random values (FFA-LoRA)"
+    )
 
     @model_validator(mode="after")
     def _what_is_shared_is_trained(self) -> Self:
@@ -90,33 +89,25 @@ class EncoderConfig(Part):
 
     built_in: ClassVar[tuple[str, ...]] = ("timm", "mlp")
 
-    kind: Annotated[str, Field(description=f"timm, mlp for arrays, or a class of your own: {FORMS}")] = "timm"
-    widths: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=WIDEST)], ...] | None,
-        Field(min_length=1, max_length=16, description="widths of mlp's layers, by default 256 and 128"),
-    ] = None
-    name: Annotated[str, Field(description="a timm model, or swin_micro or swin_mini for runs on a CPU")] = SWIN_T
-    weights: Annotated[
-        str,
-        Field(description="`none`: random; `scenes`: built-in weights of swin_micro; `timm`: timm's own; or a file"),
-    ] = "none"
-    sha256: Annotated[str | None, Field(description="checksum of the file; a run records it and accepts no other")] = (
-        None
+    kind: str = Field("timm", description=f"timm, mlp for arrays, or a class of your own: {FORMS}")
+    widths: tuple[Annotated[int, Field(ge=1, le=WIDEST)], ...] | None = Field(
+        None, min_length=1, max_length=16, description="widths of mlp's layers, by default 256 and 128"
     )
-    drop_path: Annotated[
-        float, Field(ge=0, lt=1, description="stochastic depth: rates rise from 0 to this rate in the last block")
-    ] = 0.0
-    output_stride: Annotated[
-        Literal[8, 16, 32],
-        Field(description="stride of the coarsest map; below 32 only if the encoder can be dilated"),
-    ] = 32
-    frozen: Annotated[
-        bool,
-        Field(description="keep the backbone's initial weights; the layers between it and the decoders still train"),
-    ] = False
-    adapters: Annotated[
-        Lora | None, Field(description="trained and exchanged instead of the backbone, which is frozen")
-    ] = None
+    name: str = Field(SWIN_T, description="a timm model, or swin_micro or swin_mini for runs on a CPU")
+    weights: str = Field(
+        "none", description="`none`: random; `scenes`: built-in weights of swin_micro; `timm`: timm's own; or a file"
+    )
+    sha256: str | None = Field(None, description="checksum of the file; a run records it and accepts no other")
+    drop_path: float = Field(
+        0.0, ge=0, lt=1, description="stochastic depth: rates rise from 0 to this rate in the last block"
+    )
+    output_stride: Literal[8, 16, 32] = Field(
+        32, description="stride of the coarsest map; below 32 only if the encoder can be dilated"
+    )
+    frozen: bool = Field(
+        False, description="keep the backbone's initial weights; the layers between it and the decoders still train"
+    )
+    adapters: Lora | None = Field(None, description="trained and exchanged instead of the backbone, which is frozen")
 
     @property
     def title(self) -> str:
@@ -142,49 +133,38 @@ class ModelConfig(Config):
     """The encoder, and the decoders for it."""
 
     encoder: EncoderConfig = EncoderConfig()
-    feature_width: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=WIDEST,
-            description="width that every encoder projects its maps to, so that clients with different encoders "
-            "exchange decoders; by default maps keep their widths",
-        ),
-    ] = None
-    decoder: Annotated[
-        DecoderConfig,
-        Field(
-            description="fcn, FedHCA²'s decoder; deeplab, MaT-FL's; mlp, a hidden layer, the default for the encoder "
-            f"mlp; or a class of your own: {FORMS}"
-        ),
-    ] = DecoderConfig()
-    decoder_width: Annotated[
-        int | None,
-        Field(
-            ge=4,
-            le=WIDEST,
-            multiple_of=4,
-            description="by default the width of the encoder's first map, or 256 for deeplab",
-        ),
-    ] = None
-    head: Annotated[
-        HeadConfig | None,
-        Field(
-            description="transposed, FedHCA²'s two upsampling layers; linear, one convolution and interpolation, which "
-            f"learns faster; or a class of your own: {FORMS}; by default that of the decoder's paper"
-        ),
-    ] = None
-    interaction: Annotated[
-        InteractionConfig | None,
-        Field(
-            description="lets the decoders of a client with several tasks exchange features, and is never sent: "
-            f"cross_attention, or a class of your own: {FORMS}; by default there is none"
-        ),
-    ] = None
-    common_start: Annotated[
-        tuple[Literal["decoder", "head"], ...],
-        Field(description="parts that start from the same values for all clients of a task"),
-    ] = ()
+    feature_width: int | None = Field(
+        None,
+        ge=1,
+        le=WIDEST,
+        description="width that every encoder projects its maps to, so that clients with different encoders "
+        "exchange decoders; by default maps keep their widths",
+    )
+    decoder: DecoderConfig = Field(
+        DecoderConfig(),
+        description="fcn, FedHCA²'s decoder; deeplab, MaT-FL's; mlp, a hidden layer, the default for the encoder "
+        f"mlp; or a class of your own: {FORMS}",
+    )
+    decoder_width: int | None = Field(
+        None,
+        ge=4,
+        le=WIDEST,
+        multiple_of=4,
+        description="by default the width of the encoder's first map, or 256 for deeplab",
+    )
+    head: HeadConfig | None = Field(
+        None,
+        description="transposed, FedHCA²'s two upsampling layers; linear, one convolution and interpolation, which "
+        f"learns faster; or a class of your own: {FORMS}; by default that of the decoder's paper",
+    )
+    interaction: InteractionConfig | None = Field(
+        None,
+        description="lets the decoders of a client with several tasks exchange features, and is never sent: "
+        f"cross_attention, or a class of your own: {FORMS}; by default there is none",
+    )
+    common_start: tuple[Literal["decoder", "head"], ...] = Field(
+        (), description="parts that start from the same values for all clients of a task"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -52,8 +52,8 @@ class Encoder(nn.Module):
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
         self.norms = FeatureNorms(nn.LayerNorm(count) for count in channels) if channels_last else None
         if config.weights != "none":
-            if config.sha256 is not None and (found := digest(config.weights)) != config.sha256:
-                raise ValueError(f"weights {config.weights!r}: expected sha256 {config.sha256}, got {found}")
+            if config.sha256 is not None and (actual := digest(config.weights)) != config.sha256:
+                raise ValueError(f"weights {config.weights!r}: expected sha256 {config.sha256}, got {actual}")
             load_weights(self, config.title, config.weights)
         self.fixed, self.stays = _fix(self.body, config, size)
         if patch:
@@ -93,8 +93,8 @@ Body = tuple[nn.Module, list[int], int]  # a backbone, the widths of its maps, a
 def _body(config: EncoderConfig, size: Sequence[int]) -> Body:
     if config.kind == "timm":
         return _timm_body(config, size)
-    made = make("encoder", config) if config.is_own else Mlp(size, *([config.widths] if config.widths else []))
-    return made, list(made.channels), 0  # type: ignore[arg-type]
+    body = make("encoder", config) if config.is_own else Mlp(size, *([config.widths] if config.widths else []))
+    return body, list(body.channels), 0  # type: ignore[arg-type]
 
 
 def _timm_body(config: EncoderConfig, size: Sequence[int]) -> Body:
@@ -147,24 +147,24 @@ class Backbone:
 
 
 @cache
-def _backbone(wanted: str, output_stride: int) -> Backbone:
+def _backbone(requested: str, output_stride: int) -> Backbone:
     """Find out how to build a timm backbone by building it on the meta device."""
-    name = SWIN_T if wanted in SMALL else wanted
+    name = SWIN_T if requested in SMALL else requested
     options: dict[str, Any] = {"output_stride": output_stride} if output_stride != STRIDES[-1] else {}
     if name == SWIN_T and not options:  # known, and building it takes a while
         return Backbone(name, range(len(STRIDES)), 0, True, options)
     if ":" not in name and not timm.is_model(name):
         close = get_close_matches(name, [*SMALL, *timm.list_models()], n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"unknown encoder {wanted!r}. {hint}timm.list_models() lists them")
+        raise ValueError(f"unknown encoder {requested!r}. {hint}timm.list_models() lists them")
     strides, drops = _strides(name, options)
     if len(set(strides)) == 1 and not options:
         options = {"dynamic_img_size": True, "dynamic_img_pad": True}
         _strides(name, options)
         return Backbone(name, [-1], strides[0], drops, options)
     if strides[-4:] != [min(stride, output_stride) for stride in STRIDES]:
-        wanted_maps = "feature maps at strides 4, 8, 16 and 32, or at a single one"
-        raise ValueError(f"encoder {wanted!r}: expected {wanted_maps}, got {strides}")
+        expected = "feature maps at strides 4, 8, 16 and 32, or at a single one"
+        raise ValueError(f"encoder {requested!r}: expected {expected}, got {strides}")
     return Backbone(name, range(len(strides) - 4, len(strides)), 0, drops, options)
 
 

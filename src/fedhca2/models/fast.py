@@ -29,7 +29,7 @@ class TabledAttention(WindowAttention):
         if torch.compiler.is_compiling():  # torch keeps no compiled code with functions of one's own
             return super()._get_rel_pos_bias()
         table, index = self.relative_position_bias_table, self.relative_position_index
-        biases: Tensor = _Looked.apply(table, index.view(-1), _pairs_of_offset(index, len(table)))
+        biases: Tensor = _TableLookup.apply(table, index.view(-1), _pairs_of_offset(index, len(table)))
         return biases.view(*index.shape, -1).permute(2, 0, 1).contiguous()[None]
 
 
@@ -39,7 +39,7 @@ def _pairs_of_offset(index: Tensor, offsets: int) -> Tensor:
     return (index.view(-1) == torch.arange(offsets, device=index.device)[:, None]).float()
 
 
-class _Looked(torch.autograd.Function):
+class _TableLookup(torch.autograd.Function):
     """The rows of a table with these numbers; `pairs` says which of them are from each row."""
 
     @staticmethod
@@ -174,8 +174,8 @@ class _CastTogether(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        given = [gradient for gradient in gradients if gradient is not None]
-        cast = iter(_cast(given, torch.float32))
+        present = [gradient for gradient in gradients if gradient is not None]
+        cast = iter(_cast(present, torch.float32))
         return None, *(None if gradient is None else next(cast) for gradient in gradients)
 
 

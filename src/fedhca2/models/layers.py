@@ -212,9 +212,9 @@ def draw_keep(
     For a path, a factor: 0 with the probability of its rate, otherwise 1 / (1 − rate). For a dropout, a whole number.
     """
     uniform = dice.random((steps, len(layers), images))
-    kept = 1 - np.array([[layer.drop_prob] for layer in layers])
+    keep_rates = 1 - np.array([[layer.drop_prob] for layer in layers])
     whole = np.array([[isinstance(layer, GivenDropout)] for layer in layers])
-    return torch.from_numpy(np.float32(np.where(whole, np.floor(uniform * DRAWS), (uniform < kept) / kept)))
+    return torch.from_numpy(np.float32(np.where(whole, np.floor(uniform * DRAWS), (uniform < keep_rates) / keep_rates)))
 
 
 @contextmanager

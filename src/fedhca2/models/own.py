@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from fedhca2.models.multitask import MultiTaskModel
 
 
-def make(name: str, part: Part, *given: Any) -> nn.Module:
+def make(name: str, part: Part, *arguments: Any) -> nn.Module:
     """Make a part from its class with its settings after what it is `given`; raises ValueError if that fails."""
-    made_by = load(part.kind, "a class of torch.nn.Module", _is_module)
-    settings = _check_settings(f"{name} {part.kind}", part.settings, made_by, len(given))
-    values = ", ".join([*map(repr, given), *(f"{key}={value!r}" for key, value in settings.items())])
+    kind = load(part.kind, "a class of torch.nn.Module", _is_module)
+    settings = _check_settings(f"{name} {part.kind}", part.settings, kind, len(arguments))
+    values = ", ".join([*map(repr, arguments), *(f"{key}={value!r}" for key, value in settings.items())])
     with explain_errors(f"{name} {part.kind}", f"expected to be made with ({values})"):
-        made = made_by(*given, **settings)
-    if name == "encoder" and not _are_widths(getattr(made, "channels", None)):
-        found = getattr(made, "channels", "none")
-        raise ValueError(f"{name} {part.kind}: expected `channels`, the widths of its maps, got {found}")
-    return made  # type: ignore[no-any-return]
+        module = kind(*arguments, **settings)
+    if name == "encoder" and not _are_widths(getattr(module, "channels", None)):
+        actual = getattr(module, "channels", "none")
+        raise ValueError(f"{name} {part.kind}: expected `channels`, the widths of its maps, got {actual}")
+    return module  # type: ignore[no-any-return]
 
 
-def _check_settings(where: str, settings: Mapping[str, Any], made_by: Any, given: int) -> dict[str, Any]:
+def _check_settings(where: str, settings: Mapping[str, Any], kind: Any, positional: int) -> dict[str, Any]:
     """The settings as its class declares them; raises ValueError if one is unknown, missing, or of another type."""
-    wanted = parameters(made_by, given)
-    takes_any = any(each.kind == each.VAR_KEYWORD for each in signature(made_by).parameters.values())
-    if not takes_any and (unknown := [key for key in settings if key not in wanted]):
-        raise ValueError(f"{where}: unknown setting {unknown[0]!r}. {suggest(unknown[0], wanted)}")
-    if missing := [key for key, (_, default) in wanted.items() if default is ... and key not in settings]:
+    declared = parameters(kind, positional)
+    takes_any = any(each.kind == each.VAR_KEYWORD for each in signature(kind).parameters.values())
+    if not takes_any and (unknown := [key for key in settings if key not in declared]):
+        raise ValueError(f"{where}: unknown setting {unknown[0]!r}. {suggest(unknown[0], declared)}")
+    if missing := [key for key, (_, default) in declared.items() if default is ... and key not in settings]:
         raise ValueError(f"{where}: expected a setting {missing[0]!r}, got none")
-    return {key: _convert(f"{where}: {key}", value, wanted.get(key, (Any,))[0]) for key, value in settings.items()}
+    return {key: _convert(f"{where}: {key}", value, declared.get(key, (Any,))[0]) for key, value in settings.items()}
 
 
 def _convert(where: str, value: Any, hint: Any) -> Any:
@@ -79,9 +79,9 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
     own = config.own_parts
     wrong = not own and (config.encoder.kind == "mlp") != (config.decoder.kind == "mlp")
     if wrong or (len(shape) != 3 and config.encoder.kind == "timm"):
-        found = f"{config.encoder.title} and {config.decoder.kind}"
-        wanted = f"both mlp, or your own classes, for inputs {_list(shape)}"
-        raise ValueError(f"encoder and decoder: expected {wanted}, got {found}")
+        actual = f"{config.encoder.title} and {config.decoder.kind}"
+        expected = f"both mlp, or your own classes, for inputs {_list(shape)}"
+        raise ValueError(f"encoder and decoder: expected {expected}, got {actual}")
     model.eval()
     if not own:  # some of timm's take no images of this size
         _try(f"encoder {config.encoder.title}", model.encoder, torch.zeros(1, *shape))
@@ -96,27 +96,27 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
     for task in outputs:
         features = _try(f"decoder {config.decoder.kind}", model.decoders[task], maps)
         if "decoder" in own and (not _is_float(features) or features.ndim < 2 or features.shape[1] != model.width):
-            wanted = f"features [B, {model.width}, …]"
-            raise ValueError(f"decoder {config.decoder.kind}: expected {wanted}, got {_show(features)}")
+            expected = f"features [B, {model.width}, …]"
+            raise ValueError(f"decoder {config.decoder.kind}: expected {expected}, got {_show(features)}")
         decoded = {**decoded, task: features}
     if config.interaction and model.interaction is not None:
         decoded = _try_interaction(f"interaction {config.interaction.kind}", model.interaction, decoded)
     for task, channels in outputs.items():
         head = config.head.kind if config.head else f"of task {task!r}"
         output = _try(f"head {head}", model.heads[task], decoded[task])
-        wanted = f"[B, {channels}, H, W]" if model.tasks[task].output == "map" else f"[B, {channels}]"
-        if not _is_float(output) or output.ndim != wanted.count(",") + 1 or output.shape[1] != channels:
-            raise ValueError(f"head {head}: expected {wanted}, got {_show(output)}")
+        expected = f"[B, {channels}, H, W]" if model.tasks[task].output == "map" else f"[B, {channels}]"
+        if not _is_float(output) or output.ndim != expected.count(",") + 1 or output.shape[1] != channels:
+            raise ValueError(f"head {head}: expected {expected}, got {_show(output)}")
 
 
 def _try_interaction(name: str, interaction: nn.Module, maps: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The maps after an interaction was tried; raises ValueError unless they have the tasks and shapes from before."""
-    found = _try(name, interaction, dict(maps))
-    wanted = {task: _show(each) for task, each in maps.items()}
-    shown = {task: _show(each) for task, each in found.items()} if isinstance(found, Mapping) else _show(found)
-    if shown != wanted:
-        raise ValueError(f"{name}: expected maps {wanted}, got {shown}")
-    return found  # type: ignore[no-any-return]
+    result = _try(name, interaction, dict(maps))
+    expected = {task: _show(each) for task, each in maps.items()}
+    actual = {task: _show(each) for task, each in result.items()} if isinstance(result, Mapping) else _show(result)
+    if actual != expected:
+        raise ValueError(f"{name}: expected maps {expected}, got {actual}")
+    return result  # type: ignore[no-any-return]
 
 
 def _try(name: str, module: nn.Module, *inputs: Any) -> Any:
@@ -126,16 +126,18 @@ def _try(name: str, module: nn.Module, *inputs: Any) -> Any:
 
 def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: Sequence[int]) -> None:
     """Built-in decoders need maps of an image at the usual strides; others get whatever the encoder gives."""
-    wanted: list[tuple[int, ...]] = [(2, width) for width in channels]
+    expected: list[tuple[int, ...]] = [(2, width) for width in channels]
     if len(shape) == 3 and not config.decoder.is_own:
         sizes = [tuple(-(-side // stride) for side in shape[1:]) for stride in STRIDES]
-        wanted = [(2, width, *size) for width, size in zip(channels, sizes, strict=False)]
+        expected = [(2, width, *size) for width, size in zip(channels, sizes, strict=False)]
     listed = isinstance(maps, Sequence) and all(map(_is_float, maps))
     shapes = [tuple(each.shape) for each in maps] if listed else []
-    if [each[: len(wanted[0])] for each in shapes] != wanted or (len(shape) == 3 and len(shapes) != len(channels)):
-        shown = ", ".join(map(_show, maps)) if listed else f"a tensor {_show(maps)}" if _is_float(maps) else _show(maps)
-        needed = ", ".join(_list(each) + ("" if len(each) > 2 else "×…") for each in wanted)
-        raise ValueError(f"encoder {config.encoder.kind}: expected a list of maps {needed}, got {shown}")
+    if [each[: len(expected[0])] for each in shapes] != expected or (len(shape) == 3 and len(shapes) != len(channels)):
+        actual = (
+            ", ".join(map(_show, maps)) if listed else f"a tensor {_show(maps)}" if _is_float(maps) else _show(maps)
+        )
+        needed = ", ".join(_list(each) + ("" if len(each) > 2 else "×…") for each in expected)
+        raise ValueError(f"encoder {config.encoder.kind}: expected a list of maps {needed}, got {actual}")
 
 
 def _is_float(value: Any) -> bool:

@@ -33,8 +33,8 @@ def load_weights(encoder: nn.Module, name: str, source: str) -> None:
     wrong = [key for key, value in own.items() if key not in tensors or tensors[key].shape != value.shape]
     if wrong:
         shape = f"of shape {tuple(tensors[wrong[0]].shape)}" if wrong[0] in tensors else "missing"
-        found = f"{len(wrong)} of {len(own)} tensors missing or of another shape, such as {wrong[0]}, {shape}"
-        raise ValueError(f"weights {source!r}: expected those of encoder {name!r}, got {found}")
+        actual = f"{len(wrong)} of {len(own)} tensors missing or of another shape, such as {wrong[0]}, {shape}"
+        raise ValueError(f"weights {source!r}: expected those of encoder {name!r}, got {actual}")
     encoder.load_state_dict({key: tensors[key].to(value.dtype) for key, value in own.items()})
 
 
@@ -42,9 +42,9 @@ def _rename(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[st
     converted = to_timm(tensors)
     ours = {}
     for key, value in own.items():
-        theirs = next((name for name in (key, *own_names(key)) if name in converted), None)
-        if theirs is not None:
-            ours[key] = converted[theirs]
+        source_name = next((name for name in (key, *own_names(key)) if name in converted), None)
+        if source_name is not None:
+            ours[key] = converted[source_name]
         elif key.startswith(("norms.0.", "norms.1.", "norms.2.")) or key.endswith("num_batches_tracked"):
             ours[key] = value
     return ours
@@ -139,8 +139,8 @@ def to_timm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _from_mmseg(name: str) -> str:
     words = {"patch_embed.projection.": "patch_embed.proj.", "stages.": "layers.", "attn.w_msa.": "attn."}
     words |= {"ffn.layers.0.0.": "mlp.fc1.", "ffn.layers.1.": "mlp.fc2."}
-    for theirs, ours in words.items():
-        name = name.replace(theirs, ours)
+    for mmseg, timm_word in words.items():
+        name = name.replace(mmseg, timm_word)
     return name
 
 

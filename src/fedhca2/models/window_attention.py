@@ -144,8 +144,8 @@ def _(gradient: Tensor, qkv: Tensor, bias: Tensor, mask: Tensor | None, scale: f
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *kept, ctx.scale = inputs
-    ctx.save_for_backward(*kept)
+    *tensors, ctx.scale = inputs
+    ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

@@ -35,7 +35,7 @@ from fedhca2.run_folder.folder import (
 from fedhca2.run_folder.result import Result, Scores, overall_gain
 from fedhca2.run_folder.schema import ConfigHead, TaskFacts, check_scores, task_from, validate
 from fedhca2.tasks import TASKS, TaskSet
-from fedhca2.tasks.built_in import DeclaredTask, known_tasks
+from fedhca2.tasks.built_in import DeclaredTask, make_task_set
 
 SAMPLES_OF = "samples of a run"
 
@@ -196,7 +196,7 @@ class RunFiles:
             ]
             by_facts = {name: task_from(name, self._facts[name]) for name in foreign if name in self._facts}
             with only_allowed(self.config_file):
-                loaded = known_tasks(declared | dict.fromkeys(by_facts, DeclaredTask(kind="regression")))
+                loaded = make_task_set(declared | dict.fromkeys(by_facts, DeclaredTask(kind="regression")))
         except NotAllowedError:
             raise
         except ValidationError as error:

@@ -223,19 +223,19 @@ class DeclaredTask(Config):
         """The task under this name; raises ValueError if there is no such kind."""
         settings = self.model_dump(exclude={"kind"}, exclude_none=True)
         untitled = {"title": ""} if self.kind in TASKS else {}  # "People" says more than "Regression"
-        return replace(self._found(), **untitled | settings, name=name)
+        return replace(self._load(), **untitled | settings, name=name)
 
-    def _found(self) -> Task:
+    def _load(self) -> Task:
         if is_import_path(self.kind):
             own: Task = load(self.kind, "a Task", lambda each: isinstance(each, Task))
             return own
         if self.kind not in TASKS:
-            known = suggest(self.kind, TASKS)
-            raise ValueError(f"kind: expected a known task or {FORMS}, got {self.kind!r:.200}. {known}")
+            hint = suggest(self.kind, TASKS)
+            raise ValueError(f"kind: expected a known task or {FORMS}, got {self.kind!r:.200}. {hint}")
         return TASKS[self.kind]
 
 
-def known_tasks(declared: Mapping[str, DeclaredTask]) -> TaskSet:
+def make_task_set(declared: Mapping[str, DeclaredTask]) -> TaskSet:
     """The built-in tasks and these; raises ValueError if one has a bad name, or cannot be found."""
     tasks = []
     for name, each in declared.items():

@@ -26,8 +26,8 @@ def mixed(aggregator, data, members=MEMBERS):
     mixing = aggregator.mixing(rows.products(aggregator.measure), members, LAYOUT)
     totals = [row.clone() if mixing.base == "trained" else torch.zeros_like(row) for row in data]
     for blend in mixing.blends:
-        found = rows.mix(blend.weights)
-        totals = [total + found[gets] for total, gets in zip(totals, blend.gets, strict=True)]
+        actual = rows.mix(blend.weights)
+        totals = [total + actual[gets] for total, gets in zip(totals, blend.gets, strict=True)]
     return torch.stack(totals)
 
 
@@ -41,7 +41,7 @@ def test_a_row_of_another_length_is_an_error(data):
     [
         (Mean(), [0.25, 0.25, 0.25, 0.25]),
         (Mean(by="samples"), [0.1, 0.2, 0.3, 0.4]),
-        (GroupMean(), [0.5, 0, 0.5, 0]),  # by group, not by place
+        (GroupMean(), [0.5, 0, 0.5, 0]),  # by group, not by position
         (GroupMean(by="samples"), [0.25, 0, 0.75, 0]),
         (Pull(gamma=1), [0.25, 0.25, 0.25, 0.25]),
         (Pull(gamma=0), [0.5, 0, 0.5, 0]),
@@ -49,9 +49,9 @@ def test_a_row_of_another_length_is_an_error(data):
     ],
 )
 def test_means_of_all_and_of_groups(data, aggregator, weights):
-    found = mixed(aggregator, data)
-    assert_close(found[0], torch.tensor(weights) @ torch.stack(data))
-    assert torch.equal(found[0], found[2])
+    actual = mixed(aggregator, data)
+    assert_close(actual[0], torch.tensor(weights) @ torch.stack(data))
+    assert torch.equal(actual[0], actual[2])
 
 
 @pytest.mark.parametrize(("until", "shares"), [(0.5, [1, 0.75, 0.5, 0.25, 0, 0, 0, 0]), (0, [0] * 8)])
@@ -67,7 +67,7 @@ def test_what_is_added_may_be_rescaled_and_is_the_mean_if_the_radius_is_zero(dat
     assert_close(mixed(ConflictAverse(c=0), data) - own, own.mean(dim=0).expand(4, -1), rtol=1e-5, atol=1e-6)
 
 
-def test_with_groups_the_group_s_mean_takes_the_place_of_the_own_update(data):
+def test_with_groups_the_group_s_mean_replaces_the_own_update(data):
     added = mixed(ConflictAverse(), data)[2] - data[2]
     assert_close(mixed(ConflictAverse(groups=True), data)[2], (data[0] + data[2]) / 2 + added, rtol=1e-5, atol=1e-5)
 
@@ -78,12 +78,12 @@ def test_attention_per_layer_takes_weight_and_bias_together(data):
     assert_close(added, attention(layer @ layer.T, 207).float() @ layer, rtol=1e-5, atol=1e-5)
 
 
-def test_cosine_attention_does_not_depend_on_length_and_at_a_low_temperature_attends_to_itself(data):
+def test_cosine_attention_ignores_length_and_at_low_temperature_attends_to_itself(data):
     gram = torch.stack(data) @ torch.stack(data).T
-    found, same, own = (
+    actual, same, own = (
         attention(*each, "cosine", t) for *each, t in ((gram, 1, 0.5), (1e4 * gram, 9, 0.5), (gram, 1, 1e-3))
     )
-    assert_close(found, same)
+    assert_close(actual, same)
     assert_close(own, torch.eye(4, dtype=torch.float64))
 
 
@@ -93,23 +93,19 @@ def attentive(models, **settings):
     return Attentive(**settings).mixing((models @ models.T)[None], members, LAYOUT).blends[0].weights
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 100.0])
-def test_fedamp_is_a_convex_mixture(spread, rng):
-    models = 1 + spread * torch.randn(5, 3, generator=rng, dtype=torch.float64)
-    weights = attentive(models)
-    assert (weights >= 0).all()
-    assert_close(weights.sum(dim=1), torch.ones(5, dtype=torch.float64))
-
-
-def test_fedamp_of_two_models_is_the_formula():
+def test_fedamp_of_two_models_is_the_formula_and_of_many_a_convex_mixture(rng):
     models = torch.tensor([[0.0], [0.8]])
     xi = np.exp(-0.64 / 0.5) * 0.3 / 0.5
     expected = torch.tensor([[1 - xi, xi], [xi, 1 - xi]])
     assert_close(attentive(models, alpha=0.3, sigma=0.5), expected, check_dtype=False)
     assert_close(attentive(1e3 * models), torch.eye(2), check_dtype=False)  # far models are left alone
+    for spread in (0.0, 0.1, 1.0, 100.0):
+        weights = attentive(1 + spread * torch.randn(5, 3, generator=rng, dtype=torch.float64))
+        assert (weights >= 0).all()
+        assert_close(weights.sum(dim=1), torch.ones(5, dtype=torch.float64))
 
 
-def test_clusters_ignore_what_all_have_in_common_and_members_get_the_mean_of_theirs():
+def test_clusters_ignore_what_all_have_in_common_and_members_get_their_mean():
     theta = torch.tensor([[100.0, 1.0], [100.0, 1.1], [100.0, -1.0], [100.0, -0.9]], dtype=torch.float64)
     labels = clusters_of(theta @ theta.T, 2)
     assert (labels[0] == labels[1], labels[2] == labels[3], labels[0] == labels[2]) == (True, True, False)
@@ -118,17 +114,12 @@ def test_clusters_ignore_what_all_have_in_common_and_members_get_the_mean_of_the
     assert_close(mixed(Clustered(), data)[:, 0], torch.tensor([1.1, 1.1, 3.1, 3.1]))
 
 
-def test_votes_are_counted_over_layers():
-    near_1 = torch.tensor([1.0, 0.9, 0.8, 0.1])
-    near_3 = torch.tensor([1.0, 0.2, 0.1, 0.9])
-    layers = torch.stack([torch.eye(4), torch.eye(4), torch.eye(4)])
-    layers[:, 0] = torch.stack([near_1, near_1, near_3])
-    assert voting_weights(layers, friends=2)[0].nonzero().flatten().tolist() == [0, 1]
-
-
-def test_voting_weights_are_the_mean_of_normalised_similarities():
+def test_voting_weights_are_mean_similarities_of_friends_chosen_by_all_layers():
     layers = torch.tensor([[[1.0, 0.5], [0.5, 1.0]], [[1.0, -0.5], [-0.5, 1.0]]])
     assert_close(voting_weights(layers, friends=2)[0], torch.tensor([5 / 6, 1 / 6], dtype=torch.float64))
+    layers = torch.eye(4).repeat(3, 1, 1)
+    layers[:, 0] = torch.tensor([[1.0, 0.9, 0.8, 0.1], [1.0, 0.9, 0.8, 0.1], [1.0, 0.2, 0.1, 0.9]])
+    assert voting_weights(layers, friends=2)[0].nonzero().flatten().tolist() == [0, 1]
 
 
 VOTERS = Layout(("a.weight", "a.bias", "table", "norm.weight", "b.weight"), ((2, 2), (2,), (3, 3), (2,), (2, 2, 1, 1)))

@@ -6,7 +6,7 @@ import torch
 from made_rows import in_files, layout_of, make, many_rows
 from torch.testing import assert_close
 
-from fedhca2.aggregation import mixed_rows
+from fedhca2.aggregation import mix_rows
 from fedhca2.methods import METHODS
 
 NAMES = ("coordinate_median", "trimmed_mean", "ties", "emr", "sign_agreement")
@@ -18,9 +18,9 @@ def combined(name, data, **settings):
     aggregator = METHODS[name].encoder.model_copy(update=settings)
     rows = make(layout_of([COLUMNS - 1, 1]) if len(data[0]) == COLUMNS else layout_of([len(data[0])]), data)
     mixing = aggregator.mixing(aggregator.products(rows, 0), rows.members, rows.layout)
-    (made,) = mixed_rows(aggregator, "encoder", rows, mixing)
+    (new_rows,) = mix_rows(aggregator, "encoder", rows, mixing)
     assert mixing.base == "start"
-    return torch.stack([made[got] for got in mixing.blends[0].gets])
+    return torch.stack([new_rows[number] for number in mixing.blends[0].gets])
 
 
 def by_numpy(name, stack):
@@ -32,12 +32,14 @@ def by_numpy(name, stack):
         case "trimmed_mean":
             return np.sort(stack, axis=0)[1:-1].mean(axis=0)
         case "ties":
-            kept = np.zeros_like(stack)
-            for row, into in zip(stack, kept, strict=True):
+            trimmed = np.zeros_like(stack)
+            for row, into in zip(stack, trimmed, strict=True):
                 largest = np.argsort(-np.abs(row))[: round(0.2 * columns)]
                 into[largest] = row[largest]
-            sign = np.sign(kept.sum(axis=0))
-            return np.nan_to_num(np.nanmean(np.where((np.sign(kept) == sign) & (sign != 0), kept, np.nan), axis=0))
+            sign = np.sign(trimmed.sum(axis=0))
+            return np.nan_to_num(
+                np.nanmean(np.where((np.sign(trimmed) == sign) & (sign != 0), trimmed, np.nan), axis=0)
+            )
         case "emr":
             sign = np.sign(stack.sum(axis=0))
             elected = sign * np.where(stack * sign > 0, np.abs(stack), 0).max(axis=0)
@@ -80,6 +82,6 @@ def test_a_setting_of_zero_is_the_mean(name, settings):
 @pytest.mark.parametrize("share", [1e-9, 0.2, 0.5, 1.0])
 def test_thresholds_leave_a_share_of_each_row(kind, share):
     data = [row.to(kind) for row in many_rows(3, 1001)]
-    found = make(layout_of([1001]), data).thresholds(share)
+    actual = make(layout_of([1001]), data).thresholds(share)
     expected = [sorted(row.double().abs().tolist(), reverse=True)[max(1, round(share * 1001)) - 1] for row in data]
-    assert found.tolist() == expected
+    assert actual.tolist() == expected

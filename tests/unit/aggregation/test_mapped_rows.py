@@ -16,13 +16,13 @@ def mapped(tmp_path):
 
 
 @pytest.mark.parametrize("expected", [(), (0, 0), (0, 1), (1, 5), (0, 10**9)])
-def test_a_mapped_row_has_the_values_of_its_file_whatever_is_expected_also_after_it_was_released(mapped, expected):
-    row, found = mapped
+def test_a_mapped_row_has_the_values_of_its_file_also_after_release(mapped, expected):
+    row, actual = mapped
     for _ in range(2):
         if expected:
-            found.expect(*expected)
-        assert torch.equal(found, row)
-        found.release()
+            actual.expect(*expected)
+        assert torch.equal(actual, row)
+        actual.release()
 
 
 def test_a_file_that_is_too_short_is_an_error(mapped, tmp_path):
@@ -66,9 +66,9 @@ def test_the_same_values_give_the_same_bits_however_they_are_stored(tmp_path):
     """As float32 and bfloat16 in memory, and as bfloat16 in files."""
     rows = [row.bfloat16() for row in many_rows(20, 150_001)]
     weights = torch.rand(3, 20, generator=torch.Generator().manual_seed(0))
-    found = []
+    actual = []
     for data in ([row.float() for row in rows], rows, in_files(rows, tmp_path)):
         stack = make(layout_of([50_000, 100_001]), data)
         products = stack.products("rows"), stack.products("differences"), stack.norms()
-        found.append([*products, *stack.sketches(1024, 3), *stack.mix(weights)])
-    assert all(torch.equal(*pair) for other in found[1:] for pair in zip(found[0], other, strict=True))
+        actual.append([*products, *stack.sketches(1024, 3), *stack.mix(weights)])
+    assert all(torch.equal(*pair) for other in actual[1:] for pair in zip(actual[0], other, strict=True))

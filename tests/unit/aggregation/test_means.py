@@ -20,8 +20,8 @@ def mixed(aggregator, rows=DELTA, steps=STEPS):
     stack = Rows(members, LAYOUT, list(torch.from_numpy(rows)))
     mixing = aggregator.mixing(aggregator.products(stack, 0), members, LAYOUT)
     (blend,) = mixing.blends
-    made = torch.stack(stack.mix(blend.weights)) * blend.scale
-    return mixing.base, made[list(blend.gets)].numpy()
+    new_rows = torch.stack(stack.mix(blend.weights)) * blend.scale
+    return mixing.base, new_rows[list(blend.gets)].numpy()
 
 
 @pytest.mark.parametrize("by", ["clients", "samples"])
@@ -29,9 +29,9 @@ def test_fednova(by):
     p = np.full(4, 0.25) if by == "clients" else np.array(SAMPLES) / 100
     a = np.array(STEPS)
     expected = (p @ a) * sum(p[i] * DELTA[i] / a[i] for i in range(4))
-    base, found = mixed(StepMean(by=by))
+    base, actual = mixed(StepMean(by=by))
     assert base == "start"
-    np.testing.assert_allclose(found, np.tile(expected, (4, 1)), rtol=1e-5)
+    np.testing.assert_allclose(actual, np.tile(expected, (4, 1)), rtol=1e-5)
 
 
 def test_fedexp():
@@ -39,9 +39,9 @@ def test_fedexp():
     mean = apart.mean(axis=0)
     eta = (apart**2).sum() / (2 * 4 * (mean**2).sum())
     assert 1 < eta < 4
-    base, found = mixed(Extrapolated(), apart)
+    base, actual = mixed(Extrapolated(), apart)
     assert base == "start"
-    np.testing.assert_allclose(found[2], eta * mean, rtol=1e-4)
+    np.testing.assert_allclose(actual[2], eta * mean, rtol=1e-4)
     opposed = DELTA - DELTA.mean(axis=0) * np.float32(0.99)  # it steps no farther than the sum of all updates
     np.testing.assert_allclose(mixed(Extrapolated(), opposed)[1][0], opposed.sum(axis=0), rtol=1e-3, atol=1e-5)
 
@@ -53,15 +53,15 @@ def test_model_stock_has_a_ratio_of_its_own_for_every_tensor():
         cosine = np.mean([unit[i] @ unit[j] for i in range(4) for j in range(4) if i != j])
         assert cosine > 0
         expected.append(4 * cosine / (3 * cosine + 1) * part.mean(axis=0))
-    base, found = mixed(Stock())
+    base, actual = mixed(Stock())
     assert base == "start"
-    np.testing.assert_allclose(found[1], np.concatenate(expected), rtol=1e-4)
+    np.testing.assert_allclose(actual[1], np.concatenate(expected), rtol=1e-4)
 
 
-@pytest.mark.parametrize(("signs", "kept"), [([1], 1), ([1, 1, 1], 1), ([1, -1], 0)])
-def test_model_stock_of_equal_updates_is_their_mean_and_of_opposite_ones_nothing(signs, kept):
+@pytest.mark.parametrize(("signs", "share"), [([1], 1), ([1, 1, 1], 1), ([1, -1], 0)])
+def test_model_stock_of_equal_updates_is_their_mean_and_of_opposite_ones_nothing(signs, share):
     rows = np.array(signs, np.float32)[:, None] * DELTA[:1]
-    np.testing.assert_allclose(mixed(Stock(), rows)[1][0], kept * DELTA[0], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(mixed(Stock(), rows)[1][0], share * DELTA[0], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("closeness", [0.2, 0.8, 50.0])

@@ -20,7 +20,7 @@ EVERYONE = (0, 0, 0)
 
 
 class Own(Aggregator):
-    """Answers what it was given."""
+    """Answers with the mixing of the test."""
 
     sends = "updates"
     measure = "rows"
@@ -31,7 +31,7 @@ class Own(Aggregator):
 
 
 class OwnWeights(CommonUpdate):
-    """Weights updates as it was told."""
+    """Gives updates the weights of the test."""
 
     _answer: object = PrivateAttr(None)
 
@@ -40,7 +40,7 @@ class OwnWeights(CommonUpdate):
 
 
 class OwnRows(Combiner):
-    """Combines columns as it was told."""
+    """Combines columns by the function of the test."""
 
     _answer: object = PrivateAttr(None)
 
@@ -49,7 +49,7 @@ class OwnRows(Combiner):
 
 
 class OwnKept(Mean):
-    """Keeps rows as it was told."""
+    """Renews rows by the function of the test."""
 
     keeps_rows: ClassVar[int] = 1
     _answer: object = PrivateAttr(None)
@@ -114,15 +114,15 @@ def test_an_unusable_answer_is_one_line_with_its_part_and_class(kind, answer, wo
 
 
 class Counting(Aggregator):
-    """Remembers in itself how often it was asked."""
+    """Remembers in itself how often it was called."""
 
     sends = "updates"
     measure = "nothing"
-    _asked: int = PrivateAttr(0)
+    _calls: int = PrivateAttr(0)
 
     def mixing(self, products, members, layout):
-        self._asked += 1
-        return blend(torch.full((1, 3), float(self._asked)))
+        self._calls += 1
+        return blend(torch.full((1, 3), float(self._calls)))
 
 
 def test_an_aggregator_that_remembers_is_named_in_a_warning(caplog):
@@ -131,7 +131,7 @@ def test_an_aggregator_that_remembers_is_named_in_a_warning(caplog):
         tried(own, "encoder", MEMBERS, LAYOUT)
     assert "Counting" in caplog.text
     assert "Mixing.keeps" in caplog.text
-    assert own._asked == 0
+    assert own._calls == 0
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,14 @@ def test_sketches_keep_products_on_average():
 def test_estimated_products_have_exact_lengths_and_near_cosines(kind):
     data = long_rows(kind=kind)
     exact = plain_products(data, [20_000])[0]
-    found = make(layout_of([20_000]), data).estimated_products(4096, seed=0)[0]
+    actual = make(layout_of([20_000]), data).estimated_products(4096, seed=0)[0]
     lengths = exact.diagonal().sqrt()
-    assert_close(found.diagonal(), exact.diagonal(), rtol=1e-6, atol=0)
-    assert ((found - exact).abs() <= 6 / 4096**0.5 * lengths[:, None] * lengths).all()
-    assert torch.linalg.eigvalsh(found / lengths[:, None] / lengths)[0] > -1e-6
+    assert_close(actual.diagonal(), exact.diagonal(), rtol=1e-6, atol=0)
+    assert ((actual - exact).abs() <= 6 / 4096**0.5 * lengths[:, None] * lengths).all()
+    assert torch.linalg.eigvalsh(actual / lengths[:, None] / lengths)[0] > -1e-6
 
 
-def test_rows_no_longer_than_a_sketch_are_measured_exactly_and_one_that_is_not_finite_shows():
+def test_short_rows_are_measured_exactly_and_a_row_that_is_not_finite_shows():
     rows = make(layout_of([300, 700]), long_rows(columns=1000))
     assert torch.equal(rows.estimated_products(1024, seed=0), rows.products("rows", whole=True))
     data = long_rows(count=3)
@@ -46,16 +46,16 @@ def test_rows_no_longer_than_a_sketch_are_measured_exactly_and_one_that_is_not_f
     assert lengths.isfinite().tolist() == [True, False, True]
 
 
-def test_a_sketch_has_the_same_bits_alone_and_beside_others():
+def test_a_sketch_has_the_same_bits_alone_and_with_others():
     data = long_rows(count=6)
-    beside = make(layout_of([20_000]), data).sketches(1024, seed=3)
+    together = make(layout_of([20_000]), data).sketches(1024, seed=3)
     for number, row in enumerate(data):
         alone = make(layout_of([20_000]), [row]).sketches(1024, seed=3)
-        assert torch.equal(beside[0][number], alone[0][0])
-        assert beside[1][number] == alone[1][0]
+        assert torch.equal(together[0][number], alone[0][0])
+        assert together[1][number] == alone[1][0]
 
 
 def test_a_gpu_s_way_gives_the_same_sketches():
     data = long_rows(count=3)
-    found = PlainRows(data).sketch(Projection.draw(20_000, 1024, seed=5))
-    assert_close(found, make(layout_of([20_000]), data).sketches(1024, seed=5), rtol=1e-6, atol=1e-5)
+    actual = PlainRows(data).sketch(Projection.draw(20_000, 1024, seed=5))
+    assert_close(actual, make(layout_of([20_000]), data).sketches(1024, seed=5), rtol=1e-6, atol=1e-5)

@@ -39,9 +39,9 @@ def in_doubles(batch):
 
 def trained(captures, terms, **training):
     """Models and moments of two clients of a kind that train in turn, in two rounds of two epochs."""
-    given = {"batch_size": 2, "schedule": {"warmup_epochs": 0, "lag": False}, **training}
+    settings = {"batch_size": 2, "schedule": {"warmup_epochs": 0, "lag": False}, **training}
     twins = [{"data": "outdoor", "tasks": ["semseg"], "name": name} for name in ("a", "b")]
-    both = clients(small(clients=twins, training=given)).values()
+    both = clients(small(clients=twins, training=settings)).values()
     for client in both:
         client.personal.model.double()  # Adam would follow the rounding of biases without effect
     for epoch in range(4):
@@ -56,8 +56,8 @@ def trained(captures, terms, **training):
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 def test_a_captured_step_has_the_rates_of_all_parts(captures, kind):
     training = {"optimizer": {"kind": kind}, "learning_rate": 1e-2, "encoder_rate": 1e-4}
-    found, expected = (trained(each, lambda model: LocalTerms(), **training) for each in (captures, None))
-    assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    actual, expected = (trained(each, lambda model: LocalTerms(), **training) for each in (captures, None))
+    assert_close(actual, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("reset", ["never", "every_round"])
@@ -65,8 +65,8 @@ def test_a_captured_step_has_the_rates_of_all_parts(captures, kind):
 @pytest.mark.parametrize("terms", [lambda model: LocalTerms(), pulled, frozen], ids=["plain", "pulled", "frozen"])
 def test_clients_that_share_a_captured_step_train_as_without(captures, terms, kind, reset):
     optimizer = {"kind": kind, "amsgrad": kind == "adam", "momentum": 0.9 * (kind == "sgd"), "reset": reset}
-    found, expected = trained(captures, terms, optimizer=optimizer), trained(None, terms, optimizer=optimizer)
+    actual, expected = trained(captures, terms, optimizer=optimizer), trained(None, terms, optimizer=optimizer)
     assert len(captures.graphs) == 1
-    assert [held.keys() for held in found] == [held.keys() for held in expected]
-    assert any("optimizer" in name for name in found[0]) == (reset == "never")
-    assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert [tensors.keys() for tensors in actual] == [tensors.keys() for tensors in expected]
+    assert any("optimizer" in name for name in actual[0]) == (reset == "never")
+    assert_close(actual, expected, rtol=1e-4, atol=1e-6)

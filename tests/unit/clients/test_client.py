@@ -50,13 +50,10 @@ def test_a_remembered_row_is_reported_on_for_each_weight_that_scaled_it(client, 
     assert sum(reply.agreement[slot]) == pytest.approx(float(sent.double() @ reply.rows[slot].double()), rel=1e-6)
 
 
-def test_evaluation_changes_nothing(client):
+def test_a_client_learns_from_training_and_not_from_evaluation(client):
     before = {name: value.clone() for name, value in client.personal.model.state_dict().items()}
     client.evaluate()
     assert_close(dict(client.personal.model.state_dict()), before, rtol=0, atol=0)
-
-
-def test_a_client_learns(client):
     losses = [client.perform(Order(0)).losses["semseg"] for _ in range(6)]
     assert losses[-1] < losses[0]
 
@@ -66,5 +63,5 @@ def test_bf16_on_a_cpu_computes_in_fewer_bits_and_keeps_parameters_whole():
     full, half = (member.perform(Order(0, upload=UP, evaluate=True)) for member in members)
     assert half.losses != full.losses
     assert half.losses == pytest.approx(full.losses, rel=0.02)
-    kept = [*members[1].personal.model.parameters(), *half.rows.values()]
-    assert {tensor.dtype for tensor in kept} == {torch.float32}
+    tensors = [*members[1].personal.model.parameters(), *half.rows.values()]
+    assert {each.dtype for each in tensors} == {torch.float32}

@@ -104,16 +104,16 @@ def test_the_honest_client_of_two_is_as_if_the_other_were_away_and_without_a_gua
 @pytest.fixture(scope="module")
 def trained():
     """A client's state after a round."""
-    found = clients_of(small())[HONEST]
-    found.perform(Order(0, upload={"encoder": "updates"}))
-    return found.state()
+    client = clients_of(small())[HONEST]
+    client.perform(Order(0, upload={"encoder": "updates"}))
+    return client.state()
 
 
 @pytest.fixture
 def client(trained):
-    found = clients_of(small())[HONEST]
-    found.restore(trained)
-    return found
+    restored = clients_of(small())[HONEST]
+    restored.restore(trained)
+    return restored
 
 
 def row(client, value, slot=ENCODER):
@@ -197,5 +197,5 @@ def test_the_record_says_what_was_declined(tmp_path):
     assert {client for _, client in declined} == {HONEST, HOSTILE}
 
 
-def test_the_bytes_of_a_reply_count_what_it_says():
+def test_the_bytes_of_a_reply_count_its_reason_for_declining():
     assert Reply("a", 0, declined="nó").nbytes == 3

@@ -14,7 +14,7 @@ from small import clients, small
 @pytest.fixture
 def passes(monkeypatch):
     """For every epoch that is trained: the parts that change in it, its rate, and a batch of it."""
-    found, train = [], Learner.train_epoch
+    records, train = [], Learner.train_epoch
 
     def recorded(self, batches, rate, terms, **others):
         batches = list(batches)
@@ -22,18 +22,18 @@ def passes(monkeypatch):
         losses = train(self, batches, rate, terms, **others)
         after = {slot: list(tensors.values()) for slot, tensors in self.model.slots().items()}
         changed = {slot.part for slot in after if any(map(_differ, before[slot], after[slot]))}
-        found.append((changed, rate, batches[0].image))
+        records.append((changed, rate, batches[0].image))
         return losses
 
     monkeypatch.setattr(Learner, "train_epoch", recorded)
-    return found
+    return records
 
 
 def _differ(one, other):
     return not torch.equal(one, other)
 
 
-def test_heads_train_first_with_the_rate_of_the_round_and_images_of_their_own_and_then_the_encoder(passes):
+def test_heads_train_before_the_encoder_with_its_rate_and_other_batches(passes):
     heard = []
     client = clients(small(method={"name": "fedrep", "head_epochs": 2}))["home"]
     client.perform(Order(0), lambda name, done, total, loss: heard.append((done, total)))
@@ -44,12 +44,9 @@ def test_heads_train_first_with_the_rate_of_the_round_and_images_of_their_own_an
     assert (rates[0], rates[3]) == (rates[2], rates[5])
     assert rates[0] > rates[3]
     assert all(_differ(images[a], images[b]) for a in range(6) for b in range(a))
+    draws = [epoch.draw for round in range(3) for epoch in HeadsFirst(head_epochs=3).epochs(round, 4, 2)]
+    assert len(set(draws)) == len(draws) == 15
     assert heard == [(done, len(heard)) for done in range(1, 3 * len(client.data.train) + 1)]
-
-
-def test_no_two_epochs_draw_alike():
-    drawn = [epoch.draw for round in range(3) for epoch in HeadsFirst(head_epochs=3).epochs(round, 4, 2)]
-    assert len(set(drawn)) == len(drawn) == 15
 
 
 @pytest.mark.parametrize("part", ["decoder", "head"])

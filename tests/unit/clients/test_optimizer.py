@@ -46,9 +46,9 @@ def after_steps(make, steps=4):
 )
 @pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)], ids=["plain", "captured"])
 def test_steps_are_those_of_torch(settings, reference, rate):
-    found = after_steps(lambda p: OptimizerConfig(**settings).build(p, rate, 0.01))
+    actual = after_steps(lambda p: OptimizerConfig(**settings).build(p, rate, 0.01))
     exact = {"rtol": 0, "atol": 0} if settings.keys() <= {"kind"} else {}  # others are compared with other kernels
-    assert_close(found, after_steps(reference), **exact)
+    assert_close(actual, after_steps(reference), **exact)
 
 
 @pytest.mark.parametrize("settings", [{"kind": "sgd", "amsgrad": True}, {"kind": "adam", "momentum": 0.9}])
@@ -57,37 +57,28 @@ def test_a_setting_of_another_kind_is_refused(settings):
         OptimizerConfig(**settings)
 
 
-def test_a_slower_rate_in_a_captured_step_is_that_of_its_tensor():
-    rate = torch.tensor(0.1)
-    parameter = nn.Parameter(torch.ones(1))
-    optimizer = OptimizerConfig(kind="sgd").build([parameter], rate, 0.0)
-    for _ in range(2):
-        parameter.grad = torch.ones(1)
-        optimizer.step()
-        rate.fill_(0.01)
-    assert parameter.item() == pytest.approx(0.89)
-
-
-def moves(found, **training):
+def moves(client, **training):
     """How far SGD moves each value of a client's encoder, and of its decoders and heads."""
-    learner = Learner(deepcopy(found.personal.model), Training(optimizer={"kind": "sgd"}, weight_decay=0.0, **training))
+    learner = Learner(
+        deepcopy(client.personal.model), Training(optimizer={"kind": "sgd"}, weight_decay=0.0, **training)
+    )
     before = {name: value.detach().clone() for name, value in learner.model.named_parameters()}
-    learner.train_epoch([next(found.batches(0))], rate=1e-2)
+    learner.train_epoch([next(client.batches(0))], rate=1e-2)
     moved = {name: value.detach() - before[name] for name, value in learner.model.named_parameters()}
     encoder = {name: value for name, value in moved.items() if name.startswith("encoder.")}
     return encoder, {name: value for name, value in moved.items() if name not in encoder}
 
 
 def test_an_encoder_with_a_rate_of_its_own_moves_by_its_share_of_the_schedules_rate():
-    found = client()
-    (encoder, others), (slow, same) = moves(found), moves(found, learning_rate=1e-3, encoder_rate=1e-4)
+    member = client()
+    (encoder, others), (slow, same) = moves(member), moves(member, learning_rate=1e-3, encoder_rate=1e-4)
     assert_close(same, others, rtol=0, atol=0)
     assert_close({name: 10 * value for name, value in slow.items()}, encoder, rtol=1e-3, atol=1e-6)
     assert any(value.abs().max() > 1e-6 for value in slow.values())
 
 
 @pytest.mark.parametrize("name", ["optimizer", "loss_weights"])
-def test_what_is_said_of_training_reaches_the_steps(name):
+def test_settings_of_training_change_the_steps(name):
     changed = {"optimizer": {"kind": "adam", "amsgrad": True}, "loss_weights": False}[name]
     both = client("outdoor-normals"), client("outdoor-normals", **{name: changed})
     replies = [each.perform(Order(0, upload={"head": "parameters"})) for each in both]
@@ -97,18 +88,18 @@ def test_what_is_said_of_training_reaches_the_steps(name):
 def test_a_fresh_optimiser_lasts_for_all_epochs_of_a_round():
     clients_ = [{"name": "home", "data": "indoor", "tasks": ["depth"], "epochs": 2}]
     training = {**SMALL["training"], "optimizer": FRESH, "schedule": {"warmup_epochs": 0, "lag": False, "decay": 1.0}}
-    found = clients(small(clients=clients_, training=training))["home"]
-    learner = Learner(deepcopy(found.personal.model), found.training)
+    member = clients(small(clients=clients_, training=training))["home"]
+    learner = Learner(deepcopy(member.personal.model), member.training)
     for epoch in range(2):
-        learner.train_epoch(found.data.train.training(seed=0, client="home", epoch=epoch), 1e-3)
-    found.perform(Order(0))
-    assert_close(dict(found.personal.model.state_dict()), dict(learner.model.state_dict()), rtol=0, atol=0)
+        learner.train_epoch(member.data.train.training(seed=0, client="home", epoch=epoch), 1e-3)
+    member.perform(Order(0))
+    assert_close(dict(member.personal.model.state_dict()), dict(learner.model.state_dict()), rtol=0, atol=0)
 
 
 def test_no_model_of_a_client_keeps_what_a_fresh_optimiser_had():
-    found = client(method="ditto", optimizer=FRESH)
-    found.perform(Order(0))
-    assert not any("/optimizer/" in name for name in found.state().tensors)
+    member = client(method="ditto", optimizer=FRESH)
+    member.perform(Order(0))
+    assert not any("/optimizer/" in name for name in member.state().tensors)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +116,11 @@ def test_all_moments_are_part_of_the_state(settings, moment):
 
 
 def test_a_loss_without_its_weight_has_a_tenth_of_the_gradient():
-    found = client("outdoor-normals")
-    batch = next(found.data.train.training(seed=0, client="outdoor-normals", epoch=0))
+    member = client("outdoor-normals")
+    batch = next(member.data.train.training(seed=0, client="outdoor-normals", epoch=0))
     gradients = []
     for weighted in (True, False):
-        model = deepcopy(found.personal.model)
+        model = deepcopy(member.personal.model)
         take_step(model, torch.optim.SGD(model.parameters(), lr=0.0), batch, "fp32", weighted=weighted)
         gradients.append([parameter.grad for parameter in model.parameters()])
     assert_close([gradient / 10 for gradient in gradients[0]], gradients[1], rtol=1e-4, atol=1e-7)

@@ -48,22 +48,12 @@ def compiling(tmp_path, monkeypatch):
         yield work
 
 
-def test_a_kind_is_traced_while_others_are_compiled_and_the_last_one_by_its_clients(compiling):
-    traced, marks = compiling()
-    assert traced == [SIZES["outdoor"]]
-    assert len(marks) == 1
-
-
-def test_what_is_done_is_neither_compiled_nor_traced_again(compiling):
-    compiling()
+@pytest.mark.parametrize(("room", "sizes"), [(2**40, [SIZES["outdoor"]]), (6 << 30, [])])
+def test_a_kind_is_traced_while_the_next_is_compiled_if_the_gpu_has_room_and_nothing_twice(compiling, room, sizes):
+    traced, marks = compiling(room=room)
+    assert (traced, len(marks)) == (sizes, 1)  # the last kind is traced by its clients
     assert compiling(code=1)[0] == []
     assert torch._inductor.config.compile_threads == 1
-
-
-def test_nothing_is_traced_where_the_gpu_has_room_for_compiling_alone(compiling):
-    traced, marks = compiling(room=6 << 30)
-    assert traced == []
-    assert len(marks) == 1
 
 
 @pytest.mark.parametrize("most", [0, 3, None])

@@ -54,25 +54,18 @@ def assert_same(one, other):
     assert_close(dict(one), dict(other), rtol=0, atol=0)
 
 
-def test_all_rows_together_are_clipped_unless_they_are_small():
+def test_all_rows_together_are_clipped_if_they_are_long_and_then_noised():
     clipped = privatise(updates(), Privacy(clip=2.0), KEY, 0)
     assert float(torch.cat(list(clipped.values())).norm()) == pytest.approx(2.0)
+    noised = privatise(updates(), Privacy(clip=2.0, noise=0.005), KEY, 0)
+    assert float((noised[ENCODER] - clipped[ENCODER]).std()) == pytest.approx(0.01, rel=0.1)
     assert_same(privatise(updates(), Privacy(clip=1e6), KEY, 0), updates())
-
-
-@pytest.mark.parametrize("privacy", [Privacy(clip=1.0), NOISY])
-def test_an_update_of_zero_can_leave_and_so_can_none(privacy):
-    assert sent(privacy, count=3).isfinite().all()
-    assert privatise({}, privacy, KEY, 0) == {}
-
-
-def test_a_noised_update_is_the_clipped_one_give_or_take_the_noise():
-    clipped, noised = (privatise(updates(), Privacy(clip=1.0, noise=noise), KEY, 0)[ENCODER] for noise in (0, 0.01))
-    assert float((noised - clipped).std()) == pytest.approx(0.01, rel=0.1)
+    assert sent(Privacy(clip=1.0), count=3).isfinite().all()  # an update of zero has no length to divide by
+    assert privatise({}, NOISY, KEY, 0) == {}
 
 
 @pytest.mark.parametrize(("clip", "noise"), [(2.0, 0.5), (0.1, 3.0)])
-def test_noise_has_the_deviation_that_is_asked_for(clip, noise):
+def test_noise_has_the_deviation_of_the_settings(clip, noise):
     assert float(sent(Privacy(clip=clip, noise=noise)).std()) == pytest.approx(clip * noise, rel=0.02)
 
 
@@ -148,13 +141,13 @@ DEVIATIONS = [2.0**24, 1.37 * 2**24, 2.0**25 - 1]
 
 def test_noise_is_normal_also_in_its_tails_and_without_memory_and_takes_every_step_alike():
     source = Noise(bytes(range(32)), DEVIATIONS[1])
-    drawn = source.draw(1_000_000)
-    far = np.abs(drawn) > 3 * DEVIATIONS[1]
-    assert scipy.stats.kstest(drawn / DEVIATIONS[1], "norm").pvalue > 0.01
-    assert scipy.stats.binomtest(int(far.sum()), len(drawn), 2 * scipy.stats.norm.sf(3)).pvalue > 0.01
-    assert scipy.stats.chisquare(np.bincount(drawn & 63)).pvalue > 0.01
-    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 5 / len(drawn) ** 0.5
-    assert not np.array_equal(source.draw(9), drawn[:9])  # draws go on where they were
+    deviates = source.draw(1_000_000)
+    far = np.abs(deviates) > 3 * DEVIATIONS[1]
+    assert scipy.stats.kstest(deviates / DEVIATIONS[1], "norm").pvalue > 0.01
+    assert scipy.stats.binomtest(int(far.sum()), len(deviates), 2 * scipy.stats.norm.sf(3)).pvalue > 0.01
+    assert scipy.stats.chisquare(np.bincount(deviates & 63)).pvalue > 0.01
+    assert abs(np.corrcoef(deviates[1:], deviates[:-1])[0, 1]) < 5 / len(deviates) ** 0.5
+    assert not np.array_equal(source.draw(9), deviates[:9])  # draws go on where they were
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)
@@ -169,8 +162,8 @@ def test_each_bin_comes_as_often_as_the_law_says_to_the_last_bits(deviation):
     with localcontext(prec=50):
         for bin in range(COLUMNS):
             law = (-((Decimal(WIDTH) * bin / Decimal(deviation)) ** 2) / 2).exp() * weights[0]
-            found = weights[bin] * Decimal(float(table.highest[bin]))
-            assert abs(found / law - 1) < Decimal("3e-16")
+            actual = weights[bin] * Decimal(float(table.highest[bin]))
+            assert abs(actual / law - 1) < Decimal("3e-16")
 
 
 @pytest.mark.parametrize(("noise", "updates"), [(1.0, 1), (4.0, 1), (4.0, 100), (10.0, 100), (30.0, 25)])
@@ -201,20 +194,16 @@ def test_without_the_extra_there_is_no_audit(monkeypatch):
     assert audited_epsilon({1.0: 1}) is None
 
 
-def test_nothing_sent_and_noise_that_hides_all_cost_nothing_and_without_noise_nothing_is_private():
+def test_epsilon_is_0_for_no_updates_or_endless_noise_and_infinite_without_noise():
     assert epsilon(1.0, 0) == epsilon(combined({})) == audited_epsilon({}) == epsilon(1e7, 1) == 0
     assert epsilon(0.0, 1) == float("inf")
 
 
-@pytest.mark.parametrize("wanted", [0.1, 1.0, 8.0, 300.0])
+@pytest.mark.parametrize("budget", [0.1, 1.0, 8.0, 300.0])
 @pytest.mark.parametrize("updates", [1, 25, 1000])
 @pytest.mark.parametrize("delta", [1e-5, 1e-8])
-def test_planned_noise_is_the_least_that_keeps_to_the_budget(wanted, updates, delta):
-    noise = noise_for(wanted, updates, delta)
-    assert epsilon(noise, updates, delta) <= wanted < epsilon(0.998 * noise, updates, delta)
-
-
-@pytest.mark.parametrize(("wanted", "noise"), [(1.0, 20.0), (8.0, 4.0), (50.0, 0.9)])
-def test_planned_updates_are_the_most_that_keep_to_the_budget(wanted, noise):
-    updates = updates_for(wanted, noise)
-    assert epsilon(noise, updates) <= wanted < epsilon(noise, updates + 1)
+def test_planned_noise_is_the_least_and_planned_updates_the_most_within_the_budget(budget, updates, delta):
+    noise = noise_for(budget, updates, delta)
+    assert epsilon(noise, updates, delta) <= budget < epsilon(0.998 * noise, updates, delta)
+    most = updates_for(budget, noise, delta)
+    assert epsilon(noise, most, delta) <= budget < epsilon(noise, most + 1, delta)

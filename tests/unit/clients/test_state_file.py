@@ -22,7 +22,7 @@ def is_whole(state):
     return same and (state.tensors.keys(), state.values) == (STATE.tensors.keys(), STATE.values)
 
 
-def test_a_state_comes_back_as_it_was_and_nothing_is_left_beside_it(tmp_path):
+def test_a_state_is_read_as_it_was_written_and_leaves_no_other_file(tmp_path):
     path, _ = written(tmp_path)
     assert is_whole(load_state(path))
     assert list(tmp_path.iterdir()) == [path]
@@ -47,9 +47,9 @@ def test_tensors_of_any_layout_can_be_written(rng):
         "nothing": torch.empty(0, 2),
         "ä": torch.tensor([True, False]),
     }
-    found = load(tensor_file(originals))
-    assert found.keys() == originals.keys()
-    assert all(found[name].dtype == value.dtype and found[name].equal(value) for name, value in originals.items())
+    actual = load(tensor_file(originals))
+    assert actual.keys() == originals.keys()
+    assert all(actual[name].dtype == value.dtype and actual[name].equal(value) for name, value in originals.items())
 
 
 @pytest.fixture(scope="module")

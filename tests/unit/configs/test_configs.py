@@ -105,11 +105,11 @@ def test_one_short_round_trains_every_client(name):
 def test_the_clusters_of_mat_fl_share_encoders_with_their_running_statistics():
     clients, _, _, record = shared_round(in_the_small("matfl/table1/five-clusters", two_copies))
     (blend,) = record.aggregations[0].mixing.blends
-    place = dict(zip(record.aggregations[0].members, blend.gets, strict=True))
+    cluster = dict(zip(record.aggregations[0].members, blend.gets, strict=True))
     rows = {client.name: client.rows([Slot("encoder"), Slot("encoder_norms")]) for client in clients}
     for one, other in combinations(clients, 2):
         pairs = zip(rows[one.name].values(), rows[other.name].values(), strict=True)
-        together = place[one.name] == place[other.name]
+        together = cluster[one.name] == cluster[other.name]
         assert [torch.equal(*pair) for pair in pairs] == [together, together]
 
 

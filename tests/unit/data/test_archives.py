@@ -36,14 +36,14 @@ def coloured(*colour):
 
 def struct(rows, fields):
     array = np.empty((1, len(rows)) if rows else (0, 0), [(name, object) for name in fields.split()])
-    for place, row in enumerate(rows):
-        array[0, place] = row
+    for position, row in enumerate(rows):
+        array[0, position] = row
     return array
 
 
-def mask(*place):
+def mask(*region):
     painted = np.zeros(SIZE, np.uint8)
-    painted[place] = 1
+    painted[region] = 1
     return painted
 
 
@@ -119,8 +119,8 @@ PIXELS = {  # what a file holds beyond what rendered scenes have, and the value 
 def test_files_are_read_exactly(root, archive, files, task, split, pixel):
     for name, content in files.items():
         write(root / name, content)
-    found = load(archive, root, task, split)
-    assert_close(found, torch.full((1, *SIZE), pixel, dtype=found.dtype))
+    actual = load(archive, root, task, split)
+    assert_close(actual, torch.full((1, *SIZE), pixel, dtype=actual.dtype))
 
 
 def test_validation_edges_are_the_boundaries_of_the_annotation_or_the_label_map(root):
@@ -139,9 +139,9 @@ def test_semseg_comes_from_pascal_context_only_where_voc_has_none(root):
 
 
 def test_normals_are_zero_where_the_class_is_not_valid(root):
-    found = load(PascalContext, root, "normals")
-    assert_close(found[..., :4], torch.tensor([-1.0, -0.6, 1.0]).view(3, 1, 1).expand(3, SIZE[0], 4))
-    assert not found[..., 4:].any()
+    actual = load(PascalContext, root, "normals")
+    assert_close(actual[..., :4], torch.tensor([-1.0, -0.6, 1.0]).view(3, 1, 1).expand(3, SIZE[0], 4))
+    assert not actual[..., 4:].any()
 
 
 def test_training_edges_equal_those_of_opencv_and_scikit_image():
@@ -174,12 +174,6 @@ def test_parts_of_people_are_painted_by_group(root, objects, column):
     assert load(PascalContext, root, "human_parts")[0, :, 0].tolist() == column
 
 
-@pytest.mark.parametrize(("tasks", "usable"), [(["human_parts"], [1, 3]), (["human_parts", "sal"], [0, 1, 2, 3])])
-def test_only_a_client_with_human_parts_alone_drops_images_without_a_person(root, tasks, usable):
-    data = PascalContext(root, "train")
-    assert list(data.usable(tasks)) == list(data.for_share([3, 0]).usable(tasks)) == usable
-
-
 @pytest.mark.parametrize("name", ["JPEGImages/{}.jpg", "sal_distill/{}.png"])
 def test_a_missing_file_of_a_client_s_images_or_labels_is_named(root, name):
     path = root / name.format(IDS[2])
@@ -199,14 +193,14 @@ def test_labels_are_the_tasks_whose_folders_are_there(root):
 
 
 CLASSES, LABELS, DEPTH = "json/context_classes.json", "pascal-context/trainval/{}.mat", "depth/0.npy"
-FAULTS = [  # a file, what it holds, the task that reads it, and what is said
+FAULTS = [  # a file, what it holds, the task that reads it, and the message
     ("semseg/VOC12/{}.png", grey(21), "semseg", r"\[21\]"),
     ("sal_distill/{}.png", grey(0, (5, 8)), "sal", "6×8 like its image, got 5×8"),
     ("human_parts/{}.mat", "not a MATLAB file at all" * 20, "human_parts", "a MATLAB file"),
     ("human_parts/{}.mat", {"anno": np.zeros((2, 2))}, "human_parts", "readable as 'human_parts'"),
     ("human_parts/{}.mat", annotation((15, [("wing", mask(slice(0, 3)))])), "human_parts", "got 'wing'"),
     ("ImageSets/Parts/train.txt", {IDS[0]: [15]}, None, f"none for {IDS[1]}"),
-    *[("ImageSets/Parts/train.txt", found, None, "of classes by id") for found in ([], {IDS[0]: 15}, {IDS[0]: "15"})],
+    *[("ImageSets/Parts/train.txt", actual, None, "of classes by id") for actual in ([], {IDS[0]: 15}, {IDS[0]: "15"})],
     *[
         (CLASSES, {"chair": 2, "sky": number, "tvmonitor": 427}, "normals", "'sky': expected a number from 0 to 459")
         for number in (460, -1, 1.0, "2", True)
@@ -223,11 +217,11 @@ FAULTS = [  # a file, what it holds, the task that reads it, and what is said
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "task", "said"), FAULTS)
-def test_a_fault_is_named_by_its_file(root, name, content, task, said):
+@pytest.mark.parametrize(("name", "content", "task", "message"), FAULTS)
+def test_a_fault_is_named_by_its_file(root, name, content, task, message):
     path = write(root / name.format(IDS[0]), content)
     archive = Nyud if name.startswith(("segmentation", "gt_sets", "depth")) else PascalContext
-    with pytest.raises(BrokenFileError, match=said) as error:
+    with pytest.raises(BrokenFileError, match=message) as error:
         load(archive, root, task) if task else PascalContext(root, "train").usable(["human_parts"])
     assert error.value.path == path
 
@@ -239,14 +233,11 @@ def test_an_id_leads_to_no_other_folder(root, id):
         PascalContext(root, "train")
 
 
-def test_the_cache_saves_the_second_read_and_is_never_changed(root):
+def test_the_cache_saves_the_second_read_is_never_changed_and_keeps_to_its_limit(root):
     data = PascalContextData(root=root, cache=True).open("train")
     data.load(0, ["semseg"])["semseg"].zero_()
     (root / f"semseg/VOC12/{IDS[0]}.png").unlink()
     assert data.load(0, ["semseg"])["semseg"].unique().tolist() == [15]
-
-
-def test_the_cache_keeps_to_its_limit():
     cache = Cache(limit=100)
     for number in range(10):
         cache.get((str(number), "image"), lambda: torch.zeros(40, dtype=torch.uint8))
@@ -257,8 +248,8 @@ def test_threads_get_the_same_samples(root):
     tasks = ["semseg", "human_parts", "sal", "normals", "edge"]
     data, alone = (PascalContextData(root=root, cache=True).open("train") for _ in range(2))
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda index: data.load(index % len(IDS), tasks), range(16)))
-    assert_close(found, [alone.load(index % len(IDS), tasks) for index in range(16)])
+        actual = list(pool.map(lambda index: data.load(index % len(IDS), tasks), range(16)))
+    assert_close(actual, [alone.load(index % len(IDS), tasks) for index in range(16)])
 
 
 def test_threads_compute_a_shared_property_once():
@@ -273,8 +264,8 @@ def test_threads_compute_a_shared_property_once():
 
     slow = Slow()
     with ThreadPoolExecutor(4) as pool:
-        found = set(pool.map(lambda _: slow.value, range(4)))
-    assert (len(found), len(begun)) == (1, 1)
+        values = set(pool.map(lambda _: slow.value, range(4)))
+    assert (len(values), len(begun)) == (1, 1)
 
 
 # Rendered scenes in the same layouts.
@@ -315,9 +306,12 @@ def test_scenes_are_read_back_exactly(scenes, split):
 
 
 def test_images_with_people_are_those_of_the_rendered_data_set(scenes):
+    """Only a client with human_parts alone drops the others."""
     same = ScenesData(domain="outdoor", size=(64, 64), **COUNTS, seed=3).open("train")
     written = PascalContext(scenes / "pascal_context", "train")
-    assert list(written.usable(["human_parts"])) == list(same.usable(["human_parts"]))
+    alone = list(written.usable(["human_parts"]))
+    assert alone == list(written.for_share([3, 0]).usable(["human_parts"])) == list(same.usable(["human_parts"]))
+    assert len(alone) < len(written.usable(["human_parts", "sal"])) == COUNTS["train"]
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):

@@ -86,6 +86,8 @@ def test_an_image_to_evaluate_is_normalised_and_padded_with_zeros_on_all_sides(r
     assert_close(inside * IMAGE_DEVIATION + IMAGE_MEAN, one["image"].float(), atol=1e-3, rtol=0)
     inside.zero_()
     assert not image.any()
+    with pytest.raises(ValueError, match="at most 8×8"):
+        for_evaluation(sample(rng, 9, 8), (8, 8))
 
 
 @pytest.mark.parametrize(
@@ -99,11 +101,6 @@ def test_padding_and_unknown_values_are_ignored(rng, task, channels, unknown):
     assert (padded == 255).sum() == (48 + unknown) * channels
 
 
-def test_an_image_to_evaluate_that_does_not_fit_is_refused(rng):
-    with pytest.raises(ValueError, match="at most 8×8"):
-        for_evaluation(sample(rng, 9, 8), (8, 8))
-
-
 @pytest.mark.parametrize("size", [(32, 96), (20, 30)])
 def test_both_ways_to_count_classes_choose_the_same_crops(size):
     rng = np.random.default_rng(1)
@@ -111,10 +108,10 @@ def test_both_ways_to_count_classes_choose_the_same_crops(size):
     starts = torch.from_numpy(rng.integers(0, 30, (40, 10, 2)))
     lengths, still = torch.full((40, 1, 1), 64), torch.zeros(40, 1, 1, dtype=torch.bool)
     rows, columns = (axes(lengths, lengths + 40, starts[..., i, None], size[i], still) for i in (0, 1))
-    looked_at = _until_varied(classes, rows, columns, torch.ones(40, dtype=torch.bool))
+    one_by_one = _until_varied(classes, rows, columns, torch.ones(40, dtype=torch.bool))
     counted = _are_varied(classes, rows, columns, CLASSES)
-    looked_at[:, -1] = counted[:, -1] = True
-    assert looked_at.int().argmax(1).equal(counted.int().argmax(1))
+    one_by_one[:, -1] = counted[:, -1] = True
+    assert one_by_one.int().argmax(1).equal(counted.int().argmax(1))
     assert 0 < (counted.int().argmax(1) > 0).sum() < 40
 
 
@@ -140,7 +137,7 @@ def test_labels_change_with_their_image(rng, task, label, changes, expected):
     assert_close(alone(sample(rng, **{task: label}), (8, 8), **changes)[task], expected(label))
 
 
-def test_a_smaller_image_is_kept_whole(rng):
+def test_a_smaller_image_is_not_cropped(rng):
     result = alone(sample(rng, semseg=torch.ones(1, 8, 8, dtype=torch.uint8)), (8, 8), scale=0.5)
     assert (result["semseg"] == 1).sum() == 16
 
@@ -154,22 +151,22 @@ def test_the_first_varied_crop_is_taken(rng, ones, ignored, varied):
     label = torch.zeros(1, 8, 8, dtype=torch.uint8)
     label[0, :4, :4] = torch.tensor([1] * ones + [255] * ignored + [0] * (16 - ones - ignored)).view(4, 4)  # first try
     label[0, 4:, 4:] = 2
-    found = alone(sample(rng, semseg=label), (4, 4), crops=[[0.0, 0.0], [0.99, 0.99]])["semseg"]
-    assert (2 in found) != varied
+    crop = alone(sample(rng, semseg=label), (4, 4), crops=[[0.0, 0.0], [0.99, 0.99]])["semseg"]
+    assert (2 in crop) != varied
 
 
 def test_choices_fill_their_ranges():
-    found = draw(0, 4000, scales=(0.75, 1.25))
-    assert found.scale.aminmax() == pytest.approx((0.75, 1.25), abs=1e-3)
-    assert found.crops.aminmax() == pytest.approx((0.0, 1.0), abs=1e-3)
-    assert float(found.mirrored.double().mean()) == pytest.approx(0.5, abs=0.05)
-    brightness, before, saturation, hue, after = found.distortion.T
+    choices = draw(0, 4000, scales=(0.75, 1.25))
+    assert choices.scale.aminmax() == pytest.approx((0.75, 1.25), abs=1e-3)
+    assert choices.crops.aminmax() == pytest.approx((0.0, 1.0), abs=1e-3)
+    assert float(choices.mirrored.double().mean()) == pytest.approx(0.5, abs=0.05)
+    brightness, before, saturation, hue, after = choices.distortion.T
     assert brightness.aminmax() == pytest.approx((-32.0, 32.0), abs=0.1)
     for factor in (before, saturation, after):
         assert factor.aminmax() == pytest.approx((0.5, 1.5), abs=0.01)
     assert set(hue.tolist()) == set(range(-18, 18))
     unchanged = [
-        (values == value).double().mean() for values, value in zip(found.distortion.T, (0, 1, 1, 0, 1), strict=True)
+        (values == value).double().mean() for values, value in zip(choices.distortion.T, (0, 1, 1, 0, 1), strict=True)
     ]
     assert unchanged == pytest.approx([0.5, 0.75, 0.5, 0.5 + 0.5 / 36, 0.75], abs=0.05)
     assert ((before == 1) | (after == 1)).all()
@@ -194,18 +191,14 @@ def test_an_image_of_one_pixel_can_be_trained_on(size):
 def test_colours_are_rounded_down_as_whole_numbers_are():
     levels = torch.arange(0, 256, 15)
     hue, saturation, value = torch.meshgrid(torch.arange(-48, 180), levels, levels, indexing="ij")
-    found = from_hsv(*(each.float()[:, None] for each in (hue, saturation, value)))
+    actual = from_hsv(*(each.float()[:, None] for each in (hue, saturation, value)))
     apart = (hue[:, None] - torch.tensor([0, 60, 120]).view(3, 1, 1)).abs()
     lost = (torch.minimum(apart, 180 - apart) - 30).clamp(0, 30)
     expected = value[:, None] * (255 * 30 - saturation[:, None] * lost) // (255 * 30)
-    assert_close(found, expected.float(), rtol=0, atol=0)
+    assert_close(actual, expected.float(), rtol=0, atol=0)
 
 
-def test_a_grey_image_has_no_colour_to_change():
-    grey = torch.arange(256.0).view(1, 16, 16).expand(3, -1, -1)
-    assert_close(distort(grey, saturation=1.5, hue=17), grey, rtol=0, atol=0)
-
-
-def test_fractions_of_a_level_are_cut_off():
+def test_grey_has_no_colour_to_change_and_fractions_of_a_level_are_cut_off():
     grey = torch.arange(100.0).view(1, 10, 10).expand(3, -1, -1)
+    assert_close(distort(grey, saturation=1.5, hue=17), grey, rtol=0, atol=0)
     assert_close(distort(grey + 0.99, contrast_after=1.5), (grey * 1.5).floor(), rtol=0, atol=0)

@@ -42,11 +42,11 @@ def tiles(continent, split="train"):
 
 def blocks(continent, split, side):
     """The blocks of 128×128 cells in which the tiles of a split are."""
-    found = centres(opened(continent, split, size=[side, side]))
-    return {(int((90 - north) * 12 // 128), int((east + 172) * 12 // 128)) for north, east in found}
+    message = centres(opened(continent, split, size=[side, side]))
+    return {(int((90 - north) * 12 // 128), int((east + 172) * 12 // 128)) for north, east in message}
 
 
-PLACES = {  # continent, degrees north and east, whether there is land, lowest and highest elevation in km, relief
+LOCATIONS = {  # continent, degrees north and east, whether there is land, lowest and highest elevation in km, relief
     "Mont Blanc": ("europe", 45.83, 6.87, 1, 2, 4.8, 2),
     "Dodge City": ("north_america", 37.75, -100.0, 1, 0.7, 0.85, 0),
     "Lhasa": ("asia", 29.65, 91.1, 1, 3.6, 4.8, 2),
@@ -59,9 +59,9 @@ PLACES = {  # continent, degrees north and east, whether there is land, lowest a
 
 
 @installed
-@pytest.mark.parametrize("place", PLACES)
-def test_a_place_is_where_it_is(place):
-    continent, north, east, land, lowest, highest, relief = PLACES[place]
+@pytest.mark.parametrize("name", LOCATIONS)
+def test_a_location_is_in_its_tile(name):
+    continent, north, east, land, lowest, highest, relief = LOCATIONS[name]
     for top, left, tile in (tile for split in SPLITS for tile in tiles(continent, split)):
         if 0 <= top - north < 32 / 12 and 0 <= east - left < 32 / 12:
             cell = ..., int((top - north) * 12), int((east - left) * 12)
@@ -79,21 +79,21 @@ def test_the_picture_and_shores_fit_the_water():
         assert shore.any() == (len(np.unique(land)) == 2)
         for row, column in zip(*np.nonzero(shore), strict=True):
             assert len(np.unique(land[row : row + 2, column : column + 2])) == 2
-        for kind, found in blue.items():
-            found += (tile["image"][2].astype(int) - tile["image"][0])[land == kind].tolist()
+        for kind, message in blue.items():
+            message += (tile["image"][2].astype(int) - tile["image"][0])[land == kind].tolist()
     assert np.mean(blue[0]) > 20 > 0 > np.mean(blue[1])
 
 
 @installed
 def test_continents_and_splits_share_no_tile():
-    found = [opened(continent, split, size=[64, 64]).ids for continent in CONTINENTS for split in SPLITS]
-    assert len({id for ids in found for id in ids}) == sum(map(len, found))
-    assert min(map(len, found[::2])) >= 25
-    assert min(map(len, found[1::2])) >= 5
+    message = [opened(continent, split, size=[64, 64]).ids for continent in CONTINENTS for split in SPLITS]
+    assert len({id for ids in message for id in ids}) == sum(map(len, message))
+    assert min(map(len, message[::2])) >= 25
+    assert min(map(len, message[1::2])) >= 5
 
 
 @installed
-def test_whole_blocks_are_held_out_on_every_continent_for_every_size():
+def test_validation_takes_whole_blocks_of_every_continent_for_every_size():
     cases = [(continent, side) for continent in CONTINENTS for side in (32, 64, 128)]
     train, val = (set().union(*(blocks(continent, split, side) for continent, side in cases)) for split in SPLITS)
     assert not train & val
@@ -103,14 +103,14 @@ def test_whole_blocks_are_held_out_on_every_continent_for_every_size():
 @installed
 @pytest.mark.parametrize(("continent", "low", "high"), [("africa", -10, 10), ("asia", 62, 72)])
 def test_relief_does_not_depend_on_the_latitude(continent, low, high):
-    found = []
+    message = []
     for top, _, tile in tiles(continent):
         if low < (north := top - 16 / 12) < high and (tile["elevation"] > 0).all():
             width = round(5 / np.cos(np.radians(north)))  # cells of 46 km from west to east
             elevation = tile["elevation"][0]
             rise = np.abs(elevation[:, width - 1 :] - elevation[:, : 1 - width])
-            found += tile["relief"][0][:, width // 2 :][:, : rise.shape[1]][rise >= 0.6].tolist()
-    assert set(found) == {2}
+            message += tile["relief"][0][:, width // 2 :][:, : rise.shape[1]][rise >= 0.6].tolist()
+    assert set(message) == {2}
 
 
 @installed
@@ -122,9 +122,9 @@ def test_a_run_scores_elevation_in_kilometres(tmp_path):
 
 @installed
 def test_the_experiment_has_all_continents_and_tasks():
-    found = Experiment.load("earth")
-    assert len(assign_shards(found, open_data(found))) == len(CONTINENTS)
-    assert {task for spec in found.specs for task in spec.tasks} == TASKS.keys()
+    message = Experiment.load("earth")
+    assert len(assign_shards(message, open_data(message))) == len(CONTINENTS)
+    assert {task for spec in message.specs for task in spec.tasks} == TASKS.keys()
 
 
 BAD = {
@@ -136,12 +136,12 @@ BAD = {
 
 @pytest.mark.parametrize(("settings", "words"), BAD.values(), ids=BAD)
 def test_a_bad_setting_is_one_line_before_training(tmp_path, settings, words):
-    found = fault(write_experiment(tmp_path, **experiment(**settings)))
-    assert all(word in found for word in ("data.maps", *words)), found
+    message = fault(write_experiment(tmp_path, **experiment(**settings)))
+    assert all(word in message for word in ("data.maps", *words)), message
 
 
 @pytest.mark.parametrize("package", ["pvlib", *(pytest.param(name, marks=installed) for name in NEEDED[1:])])
 def test_a_missing_package_is_one_line_that_says_how_to_install_it(package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    found = fault(write_experiment(tmp_path, **experiment()))
-    assert all(word in found for word in ("data.maps", package, "pip install 'fedhca2[earth]'")), found
+    message = fault(write_experiment(tmp_path, **experiment()))
+    assert all(word in message for word in ("data.maps", package, "pip install 'fedhca2[earth]'")), message

@@ -110,9 +110,9 @@ def with_vectors(tmp_path, change="return sample"):
 
 
 @pytest.mark.parametrize(("settings", "note"), [({}, None), ({"note": "ours.yaml"}, "ours.yaml")])
-def test_paths_are_beside_the_experiment_that_names_them(tmp_path, settings, note):
-    given = opened(experiment_in(folder_with(tmp_path), **settings)).data.given
-    assert given == {"split": "train", "root": tmp_path / "images", "note": note and tmp_path / note}
+def test_relative_paths_start_at_the_folder_of_the_experiment(tmp_path, settings, note):
+    settings_given = opened(experiment_in(folder_with(tmp_path), **settings)).data.given
+    assert settings_given == {"split": "train", "root": tmp_path / "images", "note": note and tmp_path / note}
     (tmp_path / "elsewhere").mkdir()
     child = tmp_path / "elsewhere" / "child.yaml"
     child.write_text("extends: ../ours.yaml\nrounds: 2\n", "utf-8")
@@ -152,19 +152,6 @@ def test_an_image_may_have_any_usual_form(tmp_path, form):
     assert torch.equal(other.load(1, [])["image"], expected)
 
 
-@pytest.mark.parametrize(
-    ("change", "dtype", "value"),
-    [
-        ("sample['semseg'] = sample['semseg'] >= 0; return sample", torch.uint8, 1),
-        ("sample['depth'] = np.full((32, 24), 300, np.uint16); return sample", torch.float32, 300),
-        ("import torch; sample['depth'] = torch.full((32, 24), 7); return sample", torch.float32, 7),
-    ],
-)
-def test_a_label_may_have_any_type_of_number(tmp_path, change, dtype, value):
-    sample = opened(experiment_in(folder_with(tmp_path, change))).load(0, ["semseg", "depth"])
-    assert any(label.dtype == dtype and (label == value).all() for label in sample.values())
-
-
 def test_a_damaged_image_is_named(tmp_path):
     Image.effect_noise((24, 32), 50).save(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:300])
@@ -179,7 +166,7 @@ def test_a_cached_sample_is_read_once(tmp_path):
     assert torch.equal(data.load(0, ["semseg"])["semseg"], first["semseg"])
 
 
-BAD = {  # what is wrong with a sample, and what is said
+BAD = {  # what is wrong with a sample, and the message
     "sample['semseg'] = sample['semseg'][:9]": "'semseg': expected 1×32×24 like its image, got 1×9×24",
     "sample['semseg'] = sample['semseg'] + 1": "'semseg': expected values from 0 to 2, or 255",
     "sample['semseg'] = sample['semseg'] / 2": "'semseg': expected the whole numbers",
@@ -196,20 +183,20 @@ BAD = {  # what is wrong with a sample, and what is said
 
 @pytest.mark.parametrize(("change", "message"), BAD.items())
 def test_a_bad_sample_is_named_before_training(tmp_path, change, message):
-    found = fault(experiment_in(folder_with(tmp_path, f"{change}; return sample"), tasks=["semseg", "depth"]))
-    assert found.startswith("data.mine: train[")
-    assert message in found
-
-
-def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
-    found = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
-    assert all(word in found for word in ("data.mine: val[0]: 'image'", "32×16", "32×24", "`resize: fit`"))
+    message = fault(experiment_in(folder_with(tmp_path, f"{change}; return sample"), tasks=["semseg", "depth"]))
+    assert message.startswith("data.mine: train[")
+    assert message in message
 
 
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
     change = "from PIL import Image; return {**sample, 'image': Image.new('1', (8000, 8000))}"
-    found = fault(experiment_in(folder_with(tmp_path, change)))
-    assert "'image': expected at most 40000000 pixels, got 8000×8000" in found
+    message = fault(experiment_in(folder_with(tmp_path, change)))
+    assert "'image': expected at most 40000000 pixels, got 8000×8000" in message
+
+
+def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
+    message = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
+    assert all(word in message for word in ("data.mine: val[0]: 'image'", "32×16", "32×24", "`resize: fit`"))
 
 
 @pytest.mark.parametrize(
@@ -231,8 +218,8 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
 def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
     settings = {"size": [32, 32]} if kind in ("my_data.py:nothing", "my_data.py:broken") else {}
     path = experiment_in(folder_with(tmp_path), kind=kind, tasks=["semseg"], **settings)
-    found = fault(path)
-    assert (message in found, "Did you mean" in found) == (True, kind in ("my_data.py:Shelvs", "nyuud"))
+    message = fault(path)
+    assert (message in message, "Did you mean" in message) == (True, kind in ("my_data.py:Shelvs", "nyuud"))
     assert run("data", "check", path).exit_code in (1, 2)  # a check passes nothing that a run refuses
 
 
@@ -252,10 +239,23 @@ def test_the_maps_of_a_sample_may_be_missing(tmp_path, change):
     assert sample["semseg"].dtype == torch.uint8
 
 
-def test_masked_pixels_are_unknown(tmp_path):
-    change = "sample['depth'] = np.ma.array(sample['depth'], mask=np.eye(32, 24)); return sample"
-    label = opened(experiment_in(folder_with(tmp_path, change))).load(0, ["depth"])["depth"]
-    assert torch.equal(label[0] == 255, torch.eye(32, 24).bool())
+@pytest.mark.parametrize(
+    ("change", "task", "dtype", "label"),
+    [
+        ("sample['semseg'] = sample['semseg'] >= 0", "semseg", torch.uint8, torch.ones(32, 24)),
+        ("sample['depth'] = np.full((32, 24), 300, np.uint16)", "depth", torch.float32, torch.full((32, 24), 300.0)),
+        ("import torch; sample['depth'] = torch.full((32, 24), 7)", "depth", torch.float32, torch.full((32, 24), 7.0)),
+        (
+            "sample['depth'] = np.ma.array(np.ones((32, 24)), mask=np.eye(32, 24))",
+            "depth",
+            torch.float32,
+            1 + 254 * torch.eye(32, 24),
+        ),
+    ],
+)
+def test_a_label_may_have_any_type_of_number_and_masked_pixels(tmp_path, change, task, dtype, label):
+    read = opened(experiment_in(folder_with(tmp_path, f"{change}; return sample"))).load(0, [task])[task]
+    assert (read.dtype, torch.equal(read[0].float(), label)) == (dtype, True)
 
 
 @pytest.mark.parametrize("change", ["sample.pop(task, 0)", "sample[task] = None", "sample[task] = np.nan"])
@@ -263,7 +263,7 @@ def test_masked_pixels_are_unknown(tmp_path):
 def test_the_vectors_of_a_sample_may_be_missing(tmp_path, task, change):
     label = opened(with_vectors(tmp_path, f"task = {task!r}; {change}; return sample")).load(0, [task])[task]
     assert label.isnan().all()
-    assert len(label) == (2 if task == "both" else 1)
+    assert len(label) == (2 if task == "both" else 1)  # without names, a regression is one number
 
 
 @pytest.mark.parametrize(("split", "kind"), [("train", "training"), ("val", "validation")])
@@ -271,9 +271,9 @@ def test_the_vectors_of_a_sample_may_be_missing(tmp_path, task, change):
 def test_a_task_without_any_label_is_named_before_training(tmp_path, split, kind, skip_broken):
     path = experiment_in(folder_with(tmp_path), kind="my_data.py:Lacking", lacking=split)
     path.write_text(path.read_text() + yaml.safe_dump({"skip_broken": skip_broken}))
-    found = fault(path)
-    assert found.startswith("data.mine: expected a label of 'depth'")
-    assert all(word in found for word in (kind, "'mine-depth'"))
+    message = fault(path)
+    assert message.startswith("data.mine: expected a label of 'depth'")
+    assert all(word in message for word in (kind, "'mine-depth'"))
 
 
 def test_some_labels_are_enough_and_check_counts_the_missing_ones(tmp_path):
@@ -315,13 +315,6 @@ def test_a_mistake_in_its_settings_is_one_line(tmp_path, settings, message):
     assert message in fault(experiment_in(folder_with(tmp_path), **settings))
 
 
-def test_a_bad_data_set_leaves_no_folder(tmp_path):
-    path = experiment_in(folder_with(tmp_path, "sample['depth'][0] = np.inf; return sample"))
-    done = run("run", path, "--out", tmp_path / "run")
-    assert (done.exit_code, (tmp_path / "run").exists()) == (2, False)
-    assert "error: data.mine: train[" in done.output
-
-
 def test_a_fault_that_shows_up_in_training_is_one_line_or_skipped(tmp_path):
     seldom = "sample['depth'][:1] = np.inf if index == 97 else 1; return sample"
     path = experiment_in(folder_with(tmp_path, seldom), tasks=["depth"], count=98)
@@ -340,14 +333,11 @@ def test_check_reads_the_data_sets_of_an_experiment_and_needs_no_weights(tmp_pat
     assert run("run", path, "--dry-run").exit_code == 2
 
 
-def test_check_names_every_bad_sample(tmp_path):
+def test_check_names_every_bad_sample_and_refuses_what_cannot_be_divided(tmp_path):
     done = run("data", "check", experiment_in(folder_with(tmp_path, "sample['depth'][0] = -1; return sample"), count=3))
     assert (done.exit_code, done.output.count("'depth': expected values from 0 to inf")) == (1, 6)
-
-
-def test_check_refuses_what_cannot_be_divided(tmp_path):
-    path = experiment_in(folder_with(tmp_path), count=3)
-    done = run("data", "check", path)
+    (tmp_path / "good").mkdir()
+    done = run("data", "check", experiment_in(folder_with(tmp_path / "good"), count=3))
     assert (done.exit_code, "training.batch_size" in done.output, "no faults" in done.output) == (2, True, False)
 
 

@@ -35,8 +35,10 @@ def test_every_image_is_dealt_once(scenes, partition):
 
 
 @pytest.mark.parametrize("partition", [Even(), Draws(share=0.5), Dirichlet(by="sal", at_least=1)])
-def test_the_seed_decides(scenes, partition):
+def test_the_seed_alone_decides(scenes, partition):
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()
     assert assign(partition, scenes) == assign(partition, scenes) != assign(partition, scenes, seed=1)
+    assert (torch.equal(torch.get_rng_state(), before[0]), np.random.get_state()[1].tolist()) == (True, before[1])
 
 
 def test_sizes_are_as_the_shares_and_draws_may_overlap(scenes):
@@ -55,16 +57,13 @@ def test_a_small_alpha_makes_clients_differ_more(scenes):
     groups = label_groups(scenes, TASKS["sal"])
     few, many = (assign(Dirichlet(by="sal", alpha=alpha, at_least=1), scenes) for alpha in (0.1, 100.0))
     assert purity(few, groups) > 1.5 * purity(many, groups)
+    assert np.bincount(label_groups(scenes, TASKS["edge"])).tolist() == [6] * 10  # mean values are grouped by tenths
 
 
 def test_everybody_has_the_least_number_of_images_if_that_is_possible(scenes):
     assert min(map(len, assign(Dirichlet(by="sal", alpha=0.3, at_least=8), scenes).values())) >= 8
     with pytest.raises(ValueError, match="larger alpha"):
         assign(Dirichlet(by="sal", at_least=30), scenes)
-
-
-def test_mean_values_are_grouped_by_tenths(scenes):
-    assert np.bincount(label_groups(scenes, TASKS["edge"])).tolist() == [6] * 10
 
 
 def test_lists_take_numbers_and_ids(scenes):
@@ -109,15 +108,5 @@ def test_a_saved_partition_names_images_by_id_and_is_read_back(tmp_path):
     assert written["home"]["val"][0] == "1000000"
     (tmp_path / "partition.json").write_text(json.dumps(written))
     again = small(data=with_partition({"kind": "lists", "file": str(tmp_path / "partition.json")}), seed=4)
-    found = assign_shards(again, data)
-    assert found["outdoor-semseg"].train == shards["outdoor-semseg"].train
-
-
-def test_partitions_leave_the_global_generators_alone(scenes):
-    np.random.seed(0)
-    torch.manual_seed(0)
-    expected = np.random.rand(), torch.rand(1)
-    np.random.seed(0)
-    torch.manual_seed(0)
-    assign(Dirichlet(by="sal", at_least=1), scenes)
-    assert (np.random.rand(), torch.rand(1)) == expected
+    shards_again = assign_shards(again, data)
+    assert shards_again["outdoor-semseg"].train == shards["outdoor-semseg"].train

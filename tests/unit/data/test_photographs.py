@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from fedhca2.clients.evaluation import evaluate
 from fedhca2.data.batches import Batches
-from fedhca2.data.transforms import fitted, placement
+from fedhca2.data.transforms import fit_to_input, place_image
 from fedhca2.tasks import TASKS, LabelSpace
 from own_experiments import run, write_experiment, write_table
 from tiny_encoder import TINY
@@ -59,11 +59,11 @@ def photographs(task, indices, resize):
 @pytest.mark.parametrize("task", SPACES)
 def test_images_that_fit_are_scored_as_without_resizing(task):
     model = Convolution(task)
-    found, expected = (
+    actual, expected = (
         evaluate(model, photographs(task, [2], resize), TASKS.metrics([task], SPACES, {}), "float32")
         for resize in ("fit", None)
     )
-    assert found[task] == pytest.approx(expected[task])
+    assert actual[task] == pytest.approx(expected[task])
 
 
 @pytest.mark.parametrize("task", SPACES)
@@ -78,32 +78,29 @@ def test_predictions_are_compared_at_the_size_of_each_image(task):
 
 
 @pytest.mark.parametrize("task", ["semseg", "human_parts", "sal"])
-def test_classes_come_back_as_they_were(task):
+def test_classes_and_depths_are_restored_as_they_were(task):
     label = a_label(task, (64, 64))
-    small = fitted({"image": torch.zeros(3, 64, 64, dtype=torch.uint8), task: label}, INPUT)[task]
-    assert_close(placement((64, 64), INPUT).restored(TASKS[task], small[None].long())[0], label.long())
-
-
-def test_a_depth_is_that_of_the_unscaled_image():
+    small = fit_to_input({"image": torch.zeros(3, 64, 64, dtype=torch.uint8), task: label}, INPUT)[task]
+    assert_close(place_image((64, 64), INPUT).restore(TASKS[task], small[None].long())[0], label.long())
     depth = torch.full((1, 64, 128), 3.0)
-    small = fitted({"image": torch.zeros(3, 64, 128, dtype=torch.uint8), "depth": depth}, INPUT)["depth"]
+    small = fit_to_input({"image": torch.zeros(3, 64, 128, dtype=torch.uint8), "depth": depth}, INPUT)["depth"]
     assert_close(small, torch.full((1, 16, 32), 12.0))
     canvas = functional.pad(small, (0, 0, 8, 8))[None]
-    assert_close(placement((64, 128), INPUT).restored(TASKS["depth"], canvas)[0], depth)
+    assert_close(place_image((64, 128), INPUT).restore(TASKS["depth"], canvas)[0], depth)
 
 
 def test_normals_keep_their_length_and_probabilities_stay_within_0_and_1():
-    place = placement((75, 100), INPUT)
+    placement = place_image((75, 100), INPUT)
     normals = functional.normalize(torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0)), dim=1)
-    assert_close(place.restored(TASKS["normals"], normals).norm(dim=1), torch.ones(1, 75, 100))
-    low, high = place.restored(TASKS["edge"], torch.rand(1, 1, 32, 32)).aminmax()
+    assert_close(placement.restore(TASKS["normals"], normals).norm(dim=1), torch.ones(1, 75, 100))
+    low, high = placement.restore(TASKS["edge"], torch.rand(1, 1, 32, 32)).aminmax()
     assert 0 <= low < high <= 1
 
 
 def test_training_without_augmentation_scales_down_too():
     batches = Batches(Photographs(), range(4), ["depth"], batch_size=2, resize="fit")
-    found = list(batches.training(seed=0, client="", epoch=0, augment=False))
-    assert {tuple(tensor.shape[-2:]) for batch in found for tensor in batch.tensors} == {INPUT}
+    trained_on = list(batches.training(seed=0, client="", epoch=0, augment=False))
+    assert {tuple(tensor.shape[-2:]) for batch in trained_on for tensor in batch.tensors} == {INPUT}
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +128,9 @@ def folder(tmp_path_factory):
 
 
 def test_photographs_of_any_size_are_evaluated_if_the_config_says_so(folder, tmp_path):
-    found = run("run", folder / "ours.yaml", "--out", tmp_path / "out")
-    assert found.exit_code == 2
-    assert "got 45×60; with `resize: fit` it is scaled down, and scored at its own size" in found.output
+    refused = run("run", folder / "ours.yaml", "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "got 45×60; with `resize: fit` it is scaled down, and scored at its own size" in refused.output
     done = run("run", folder / "ours.yaml", "--out", tmp_path / "out", "--set", "data.photos.resize=fit")
     assert done.exit_code == 0, done.output
     clients = json.loads((tmp_path / "out" / "result.json").read_text())["clients"]

@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.data.augmentation import Choices, InputFormat, Preparation
-from fedhca2.data.batches import one_early
+from fedhca2.data.batches import prefetch
 from fedhca2.data.feed import DeviceFeed, ResidentImages, bytes_on_canvas, in_chunks, read_if_few
 from fedhca2.tasks import TASKS
 
@@ -28,11 +28,6 @@ def test_images_of_other_sizes_lie_in_the_corners_of_equal_canvases():
     assert (chosen["image"][:, :, :5, :3] == 5).all()
 
 
-def test_bytes_are_those_of_the_canvas():
-    assert bytes_on_canvas(sample(4, 6), (8, 4)) == 3 * 8 * 6 + 4 * 8 * 6
-    assert bytes_on_canvas({"image": sample(4, 4)["image"], "tags": torch.zeros(5)}, (4, 4)) == 3 * 16 + 20
-
-
 def test_too_many_or_too_large_images_do_not_stay():
     read = []
 
@@ -45,6 +40,7 @@ def test_too_many_or_too_large_images_do_not_stay():
     large = {"image": torch.zeros(1, dtype=torch.uint8).expand(3, MOST, 1)}
     assert read_if_few((0, 1), lambda index: large if index else sample(4, 4), (4, 4), MOST) is None
     assert read_if_few((), one, (4, 4), MOST) is None
+    assert bytes_on_canvas({**sample(4, 6), "tags": torch.zeros(5)}, (8, 4)) == 3 * 8 * 6 + 4 * 8 * 6 + 20
 
 
 @pytest.mark.parametrize(
@@ -61,22 +57,22 @@ def test_batches_do_not_depend_on_how_many_images_are_prepared_together(images, 
     ]
     resident, form = ResidentImages(range(images), samples, size, CPU), InputFormat(TASKS, size, 3)
     order, choices = torch.from_numpy(rng.permutation(images)), Choices.draw(rng, images)
-    found_lengths = []
+    chunk_lengths = []
 
     def together(numbers):
-        found_lengths.append(len(numbers))
+        chunk_lengths.append(len(numbers))
         return prepare(resident.pack(order[numbers], choices.map(lambda values: values[numbers])), form)
 
-    found = list(in_chunks(images, 2, most, together))
-    assert found_lengths == lengths
+    actual = list(in_chunks(images, 2, most, together))
+    assert chunk_lengths == lengths
     expected = [together(torch.arange(start, min(start + 2, images))) for start in range(0, images, 2)]
-    assert_close(found, expected, rtol=0, atol=0)
+    assert_close(actual, expected, rtol=0, atol=0)
 
 
-def test_items_are_taken_one_turn_before_they_are_asked_for():
-    taken = []
-    items = one_early(taken.append(number) or number for number in range(3))
-    assert taken == [0]
+def test_items_are_read_one_ahead_of_their_request():
+    read = []
+    items = prefetch(read.append(number) or number for number in range(3))
+    assert read == [0]
     assert next(items) == 0
-    assert taken == [0, 1]
+    assert read == [0, 1]
     assert list(items) == [1, 2]

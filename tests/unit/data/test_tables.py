@@ -86,9 +86,9 @@ def test_inputs_are_all_columns_that_nothing_else_names(tmp_path):
 
 def test_labels_may_be_missing_in_any_row(tmp_path):
     data = opened(table_in(tmp_path))
-    kept = [i for i in range(ROWS) if i % 5 != 4]
-    assert np.isnan(samples(data, "days")[:, 0]).tolist() == [i % 3 == 0 for i in kept]
-    assert np.isnan(samples(data, "back")[:, 0]).tolist() == [i % 5 == 0 for i in kept]
+    for_training = [i for i in range(ROWS) if i % 5 != 4]
+    assert np.isnan(samples(data, "days")[:, 0]).tolist() == [i % 3 == 0 for i in for_training]
+    assert np.isnan(samples(data, "back")[:, 0]).tolist() == [i % 5 == 0 for i in for_training]
 
 
 def test_a_batch_holds_the_same_as_its_samples(tmp_path):
@@ -100,9 +100,11 @@ def test_a_batch_holds_the_same_as_its_samples(tmp_path):
             np.testing.assert_array_equal(batch[name].numpy(), expected)
 
 
-def test_rows_may_have_names(tmp_path):
+def test_rows_may_have_names_and_check_reads_them(tmp_path):
     path = table_in(tmp_path, lambda rows: [row.update(id=f"p{i}") for i, row in enumerate(rows)], ids="id")
     assert opened(path, "val").ids[:2] == ["p4", "p9"]
+    done = run("data", "check", path)
+    assert (done.exit_code, "missing in" in done.output) == (0, True), done.output
 
 
 def test_scores_and_answers_are_in_the_unit_of_the_column(tmp_path):
@@ -149,17 +151,14 @@ def test_a_bad_table_is_one_line_before_training(tmp_path, settings, cells, word
         for line in [lines] if isinstance(lines, int) else lines:
             rows[line][column] = cell
 
-    found = fault(table_in(tmp_path, change, **settings))
-    assert all(word in found for word in words), found
+    message = fault(table_in(tmp_path, change, **settings))
+    assert all(word in message for word in words), message
 
 
-def test_a_million_columns_are_one_line(tmp_path):
+def test_a_million_columns_or_too_many_values_of_a_category_are_one_line(tmp_path):
     names = ["age", "weight", "ward", "days", "back", *(f"c{i}" for i in range(10**6))]
     (tmp_path / "patients.csv").write_text(",".join(names) + "\n" + "," * (len(names) - 1) + "\n")
     assert "at most 8192 columns, got 1000005" in fault(experiment_in(tmp_path))
-
-
-def test_a_category_with_too_many_values_is_one_line(tmp_path):
     values = [str(i) for i in range(9000)]
     assert "1 to 8192 inputs, got 9002" in fault(table_in(tmp_path, categories={"ward": values}))
 
@@ -171,12 +170,6 @@ def test_a_model_for_images_is_refused(tmp_path, model):
     done = run("run", tmp_path / "ours.yaml", "--out", tmp_path / "run")
     assert (done.exit_code, (tmp_path / "run").exists()) == (2, False)
     assert all(word in done.output for word in ("encoder and decoder", "mlp"))
-
-
-def test_check_reads_a_table(tmp_path):
-    done = run("data", "check", table_in(tmp_path))
-    assert done.exit_code == 0, done.output
-    assert "missing in" in done.output
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def experiment(root, clients, kind="pascal_context", **options):
 
 def has_person(root):
     objects = json.loads((root / "ImageSets" / "Parts" / "train.txt").read_text())
-    return [PERSON in found for found in objects.values()]
+    return [PERSON in classes for classes in objects.values()]
 
 
 @pytest.mark.parametrize("released", [True, False])

@@ -18,24 +18,17 @@ def models(*own, **model):
     return [spec.model for spec in Experiment.parse(values).specs]
 
 
-def test_a_client_changes_only_what_it_names_but_another_encoder_has_none_of_the_settings():
+def test_a_client_changes_only_what_it_names_unless_it_has_another_encoder():
     own = [{}, {"encoder": {"weights": "none"}, "decoder_width": 8}, {"encoder": {"name": "swin_micro"}}]
     first, second, third = models(*own, encoder={"name": TINY, "drop_path": 0.2})
     assert (second.encoder, second.decoder_width) == (first.encoder, 8)
     assert third.encoder.drop_path == 0
 
 
-def test_own_weights_are_not_held_to_the_digest_of_the_experiments(tmp_path):
-    for name in "ab":
-        (tmp_path / name).write_bytes(name.encode())
-    encoder = {"name": TINY, "weights": str(tmp_path / "a"), "sha256": "0" * 64}
-    second, _ = models({"encoder": {"name": "swin_micro", "weights": str(tmp_path / "b")}}, {}, encoder=encoder)
-    assert second.encoder.sha256 is None
-
-
-def test_what_is_written_is_read_alike_and_has_the_digest_of_a_clients_weights(tmp_path):
+def test_a_clients_weights_have_a_digest_of_their_own(tmp_path):
     (tmp_path / "own").write_bytes(b"weights")
     own = {"encoder": {"name": "swin_micro", "weights": str(tmp_path / "own")}}
+    assert models(own, encoder={"name": TINY, "sha256": "0" * 64})[0].encoder.sha256 is None
     entry = {"name": "c", "data": "indoor", "tasks": ["depth"], "model": own}
     written = Experiment.parse({**SMALL, "clients": [entry]}).to_dict()
     assert len(written["clients"][0]["model"]["encoder"]["sha256"]) == 64
@@ -51,6 +44,6 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("settings", "line"), FAULTS)
-def test_a_fault_in_a_clients_model_is_named_with_its_place(settings, line):
+def test_a_fault_in_a_clients_model_names_the_setting(settings, line):
     with pytest.raises(UserError, match=line):
         models({}, settings)

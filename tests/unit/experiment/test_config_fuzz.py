@@ -36,17 +36,17 @@ ODD = [
 CHARACTERS = "{}[]:,-#&*!|>'\"%@`\\\t\n 0aé\u0000\x85\ufeff"
 
 
-def places(tree, path=()):
+def paths_in(tree, path=()):
     """Every path in plain data."""
-    found = [path] if path else []
+    paths = [path] if path else []
     steps = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in steps:
-        found += places(value, (*path, key))
-    return found
+        paths += paths_in(value, (*path, key))
+    return paths
 
 
 def with_another_value(tree, rng):
-    path = rng.choice(places(tree))
+    path = rng.choice(paths_in(tree))
     *steps, last = path
     holder = tree
     for step in steps:
@@ -65,7 +65,7 @@ def with_another_value(tree, rng):
 def of_another_tree(text, rng):
     tree = yaml.load(text, yaml.CSafeLoader)
     for _ in range(rng.randint(1, 3)):
-        if places(tree):
+        if paths_in(tree):
             with_another_value(tree, rng)
     return yaml.dump(tree, Dumper=yaml.CSafeDumper, allow_unicode=True)
 

@@ -40,12 +40,7 @@ def fault(**changes):
     return error.value.lines
 
 
-def test_a_built_in_task_has_another_name():
-    tasks = small(tasks=VECTORS, clients=TWO).task_set
-    assert (tasks["people"].title, tasks["things"].title, tasks["people"].unit) == ("How many", "Things", "people")
-
-
-def test_a_task_comes_from_a_file_beside_the_experiment(tmp_path):
+def test_a_task_comes_from_a_file_in_the_folder_of_the_experiment(tmp_path):
     (tmp_path / "ours.py").write_text(OURS, "utf-8")
     values = {"tasks": {"tall": {"kind": "ours.py:HEIGHT", "weight": 3}}, "clients": TWO[:1]}
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump({"extends": "scenes_labels", **values}), "utf-8")
@@ -81,11 +76,13 @@ def test_something_else_than_a_task_or_a_label_without_one_is_named(tmp_path):
     assert fault(clients=[{"data": "outdoor", "tasks": ["people"]}]) == [f"clients[0].tasks: expected 'people' {hint}"]
 
 
-def test_a_vector_has_the_decoder_that_a_map_has():
+def test_a_declared_vector_has_its_own_name_and_the_decoder_that_a_map_has():
     experiment = small(tasks=VECTORS, clients=TWO)
     model = build_model(
         experiment.model, {"semseg": 21, "things": 21}, (32, 32), seed=0, client="a", tasks=experiment.task_set
     )
+    tasks = experiment.task_set
+    assert (tasks["people"].title, tasks["things"].title, tasks["people"].unit) == ("How many", "Things", "people")
     shapes = [[tuple(p.shape) for p in decoder.parameters()] for decoder in model.decoders.values()]
     assert shapes[0] == shapes[1]
     outputs = model(torch.zeros(2, 3, 32, 32))
@@ -102,7 +99,7 @@ def command(*words):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run with vectors beside maps, and with its baseline."""
+    """A finished run with vectors and maps, and with its baseline."""
     folder = tmp_path_factory.mktemp("vectors")
     path = write_experiment(
         folder,
@@ -119,22 +116,18 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_vectors_count_in_delta_m_and_tables_and_are_evaluated_again(finished):
-    result = RunFiles(finished).outcome
-    assert (list(result.clients["both"]), result.delta_m is not None) == (["people", "normals"], True)
-    assert "RMSE ↓" in "\n".join(cell.text for row in result_table(RunFiles(finished)).rows for cell in row)
-    command("evaluate", finished)
-    found = json.loads(next(finished.glob("evaluation*.json")).read_text())["clients"]
-    assert found == json.loads((finished / "result.json").read_text())["clients"]
-
-
-@pytest.mark.slow
-def test_a_page_shows_vectors(finished):
+def test_vectors_count_in_delta_m_and_tables_are_evaluated_again_and_are_on_the_page(finished):
     command("report", finished)
     assert "How many" in (finished / "report.html").read_text("utf-8")
     in_words = {gallery.title: bool(gallery.rows[0][1][-1].lines) for gallery in run_galleries(RunFiles(finished))}
     maps = {"outdoor-normals": False, "both, Surface normals": False}
     assert in_words == {"outdoor-things": True, "both, How many": True, **maps}
+    result = RunFiles(finished).outcome
+    assert (list(result.clients["both"]), result.delta_m is not None) == (["people", "normals"], True)
+    assert "RMSE ↓" in "\n".join(cell.text for row in result_table(RunFiles(finished)).rows for cell in row)
+    command("evaluate", finished)
+    evaluated = json.loads(next(finished.glob("evaluation*.json")).read_text())["clients"]
+    assert evaluated == json.loads((finished / "result.json").read_text())["clients"]
 
 
 @pytest.mark.slow

@@ -17,17 +17,14 @@ def names(values):
     return [spec.name for spec in Experiment.parse(values).specs]
 
 
-def test_the_demo_has_three_clients_of_each_of_three_kinds():
-    assert sorted(Counter(spec.kind for spec in Experiment.load("demo").specs).values()) == [3, 3, 3]
-
-
 def test_a_split_is_one_client_for_each_task_and_copies_are_numbered():
+    assert sorted(Counter(spec.kind for spec in Experiment.load("demo").specs).values()) == [3, 3, 3]
     assert names(SMALL) == ["outdoor-semseg", "outdoor-normals", "home"]
     copies = [{"data": "indoor", "split": ["depth"], "copies": 2}]
     assert names(small(clients=copies)) == ["indoor-depth-1", "indoor-depth-2"]
 
 
-def test_single_task_clients_share_the_images_and_multi_task_clients_among_themselves():
+def test_single_task_and_multi_task_clients_each_divide_all_images():
     clients = [*SMALL["clients"], {"name": "street", "data": "outdoor", "tasks": ["semseg", "sal"]}]
     experiment = Experiment.parse(small(clients=clients))
     shards = assign_shards(experiment, open_data(experiment))
@@ -40,10 +37,6 @@ def test_a_client_of_human_parts_alone_leaves_out_scenes_without_people():
     data = open_data(experiment)
     shard = assign_shards(experiment, data)["outdoor-human_parts"]
     assert all(data["outdoor"].train.load(i, ["human_parts"])["human_parts"].any() for i in shard.train)
-
-
-def test_a_saved_config_keeps_the_letters_of_its_title():
-    assert "title: Größe 😀\n" in Experiment.load("demo", ["title=Größe 😀"]).to_yaml()
 
 
 def test_the_own_method_has_its_settings_among_those_of_all_methods_too():
@@ -101,13 +94,14 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("changes", "line"), MISTAKES)
-def test_a_mistake_is_one_line_that_names_the_place(changes, line):
+def test_a_mistake_is_one_line_that_names_the_setting(changes, line):
     with pytest.raises(UserError) as caught:
         Experiment.parse(small(**changes))
-    assert any(line in found for found in caught.value.lines), caught.value.lines
+    assert any(line in fault for fault in caught.value.lines), caught.value.lines
 
 
-def test_what_is_no_mapping_is_refused():
+def test_a_saved_config_keeps_the_letters_of_its_title_and_a_list_is_refused():
+    assert "title: Größe 😀\n" in Experiment.load("demo", ["title=Größe 😀"]).to_yaml()
     with pytest.raises(UserError, match=r"config: expected a mapping of keys to values, got \['rounds'\]"):
         Experiment.parse(["rounds"])
 

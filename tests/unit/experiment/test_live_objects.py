@@ -102,9 +102,9 @@ def test_objects_are_handed_over_one_by_one():
 
 def test_the_same_code_has_the_same_path_and_edited_code_another():
     pets, *_ = objects()
-    (same, *_), kept = objects(), hand_over(pets, "data")
-    assert hand_over(same, "data").path == kept.path
-    assert hand_over(type("Pets", (pets,), {}), "data").path != kept.path
+    (same, *_), first = objects(), hand_over(pets, "data")
+    assert hand_over(same, "data").path == first.path
+    assert hand_over(type("Pets", (pets,), {}), "data").path != first.path
     assert hand_over((pets(3), pets(1)), "data").path != hand_over((pets(4), pets(1)), "data").path
     random = type("Random", (list,), {"__getitem__": lambda self, index: {"image": torch.rand(2)}})
     assert hand_over(random([0]), "data").path == hand_over(random([0]), "data").path

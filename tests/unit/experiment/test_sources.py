@@ -18,17 +18,18 @@ def test_a_config_holds_what_it_extends_except_what_that_says_of_itself(tmp_path
     }
 
 
+def test_another_kind_or_method_replaces_all_settings_of_the_first():
+    assert merged({"kind": "nyud", "root": "x"}, {"kind": "scenes"}) == {"kind": "scenes"}
+    assert Experiment.load("demo", ["method.name=fedavg"]).method == {"name": "fedavg"}
+
+
 def test_a_file_that_extends_another_can_have_its_own_name(tmp_path):
     (tmp_path / "own.yaml").write_text("extends: demo\nname: mine\nrounds: 7\n")
     experiment = Experiment.load(tmp_path / "own.yaml")
     assert (experiment.name, experiment.rounds, experiment.specs) == ("mine", 7, Experiment.load("demo").specs)
 
 
-def test_another_kind_takes_the_whole_place():
-    assert merged({"kind": "nyud", "root": "x"}, {"kind": "scenes"}) == {"kind": "scenes"}
-
-
-BASES = {  # what a config extends, with b.yaml beside it, and what is said
+BASES = {  # what a config extends, the content of b.yaml in its folder, and the message
     "b.yaml": ("extends: a.yaml\n", "does not extend this one"),
     "./b.yaml": ("[1, 2]\n", r"b\.yaml: expected a mapping of keys to values, got \[1, 2\]"),
     "././b.yaml": ("rounds: [1", "not valid YAML"),
@@ -39,10 +40,10 @@ BASES = {  # what a config extends, with b.yaml beside it, and what is said
 
 @pytest.mark.parametrize("name", BASES)
 def test_a_base_that_cannot_be_read_is_one_line(tmp_path, name):
-    content, said = BASES[name]
+    content, message = BASES[name]
     (tmp_path / "a.yaml").write_text(yaml.safe_dump({"extends": name}))
     (tmp_path / "b.yaml").write_text(content)
-    with pytest.raises(UserError, match=said) as refused:
+    with pytest.raises(UserError, match=message) as refused:
         read_config(tmp_path / "a.yaml")
     assert len(refused.value.lines) == 1
 
@@ -56,23 +57,17 @@ def test_a_fault_in_a_file_that_is_extended_names_that_file(tmp_path, own, is_in
     assert ("base.yaml)" in str(refused.value), "(in demo)" in str(refused.value)) == (is_inherited, False)
 
 
-def test_setting_another_method_drops_the_settings_of_the_first():
-    assert Experiment.load("demo", ["method.name=fedavg"]).method == {"name": "fedavg"}
-
-
 def test_a_misspelt_experiment_gets_a_suggestion():
     with pytest.raises(UserError, match=r"Did you mean 'fedhca2/scenario1'\?"):
         read_config("fedhca2/scenaro1")
 
 
-def test_every_experiment_has_a_title_and_those_of_a_paper_say_what_they_belong_to():
-    for listing in built_in_experiments():
+def test_every_experiment_has_a_title_and_every_table_an_experiment():
+    listings = built_in_experiments()
+    for listing in listings:
         assert listing.title
         unprinted = listing.name == "fedhca2/table3/fixed-weights"  # an ablation that no table has
         assert bool(listing.belongs_to) == ("/" in listing.name and not unprinted)
-
-
-def test_every_table_and_figure_has_an_experiment():
     numbers = {
         "Table": range(1, 6),
         "Figure": range(4, 8),
@@ -81,5 +76,5 @@ def test_every_table_and_figure_has_an_experiment():
         "MaT-FL table": (1, 2),
         "MaT-FL figure": (2, 4, 5, 6),
     }
-    places = {f"{kind} {number}" for kind, them in numbers.items() for number in them}
-    assert places <= {place for listing in built_in_experiments() for place in listing.belongs_to}
+    items = {f"{kind} {number}" for kind, numbers_of_kind in numbers.items() for number in numbers_of_kind}
+    assert items <= {item for listing in listings for item in listing.belongs_to}

@@ -87,7 +87,7 @@ def test_ignored_pixels_do_not_count(make, example, rng):
 
 
 @pytest.mark.parametrize(("make", "example"), KINDS.values(), ids=KINDS)
-def test_nothing_known_has_no_score(make, example, rng):
+def test_without_any_known_label_there_is_no_score(make, example, rng):
     p, g = example(rng)
     unknown = torch.full(g.shape, 255.0 if g.ndim > 2 else torch.nan)
     assert isnan(score(make, (p, unknown))[make().name])
@@ -107,9 +107,23 @@ def test_update_never_waits_for_the_gpu(make, example, rng):
     assert metric.compute() == pytest.approx(score(make, (p.cpu(), g.cpu()), (p.cpu(), g.cpu())), rel=1e-9)
 
 
-def test_absent_class_counts_as_zero_on_request():
-    p = g = torch.tensor([[[[0, 1]]]])
-    assert score(lambda: MeanIoU(4, absent="zero"), (p, g)) == {"miou_all_classes": 50.0, "classes": 2.0}
+@pytest.mark.parametrize(
+    ("make", "prediction", "label", "expected"),
+    [
+        (lambda: MeanIoU(4, absent="zero"), [[[[0, 1]]]], [[[[0, 1]]]], {"miou_all_classes": 50.0, "classes": 2.0}),
+        (lambda: Accuracy(3), [[0.0]] * 5, [[0.0]] * 4 + [[1.0]], {"accuracy": 80.0}),
+        (lambda: Accuracy(3, "classes"), [[0.0]] * 5, [[0.0]] * 4 + [[1.0]], {"mean_class_accuracy": 50.0}),
+        # A class that all or no images have is left out.
+        (
+            MeanAveragePrecision,
+            [[0.9, 0.5, 0.1], [0.2, 0.5, 0.1]],
+            [[1.0, 1, 0], [0, 1, 0]],
+            {"map": 100.0, "classes": 1.0},
+        ),
+    ],
+)
+def test_rare_and_absent_classes(make, prediction, label, expected):
+    assert score(make, (torch.tensor(prediction), torch.tensor(label))) == expected
 
 
 def test_unknown_class_is_an_error():
@@ -127,10 +141,6 @@ def test_max_f_equals_a_loop_over_thresholds(rng):
         precision, recall = hits / max(float(on.sum()), 1), hits / float((g == 1).sum())
         best = max(best, 1.3 * precision * recall / max(0.3 * precision + recall, 1e-9))
     assert score(MaxF, (p, g))["max_f"] == pytest.approx(100 * best, rel=1e-9)
-
-
-def test_max_f_without_a_salient_pixel_is_zero(rng):
-    p, g = probabilities(rng)
     assert score(MaxF, (p, torch.zeros_like(g)))["max_f"] == 0
 
 
@@ -150,24 +160,16 @@ def test_iou_of_images_equals_a_loop_over_images_and_thresholds(rng):
         ious = [float((on & is_).sum()) / float((on | is_).sum()) if (on | is_).any() else 1.0 for on, is_ in pairs]
         means.append(sum(ious) / len(ious))
     assert score(SalientIoUOfImages, (p, g))["miou_of_images"] == pytest.approx(100 * max(means), rel=1e-9)
-
-
-def test_an_image_without_labels_does_not_count(rng):
-    p, g = probabilities(rng)
-    g[2:] = 255
+    g[2:] = 255  # images without labels do not count
     assert score(SalientIoUOfImages, (p, g)) == score(SalientIoUOfImages, (p[:2], g[:2]))
 
 
 @pytest.mark.parametrize("degrees", [0.0, 1e-6, 30.0, 90.0, 179.999999, 180.0])
 def test_angle_is_accurate_at_both_ends(degrees):
-    turn = torch.tensor(degrees, dtype=torch.float64).deg2rad()
-    turned = torch.stack((turn.cos(), turn.sin(), torch.zeros_like(turn)))[None]
+    radians = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    turned = torch.stack((radians.cos(), radians.sin(), torch.zeros_like(radians)))[None]
     assert float(angle(torch.tensor([[3.0, 0.0, 0.0]]), turned)) == pytest.approx(degrees, abs=1e-12)
-
-
-@pytest.mark.parametrize("other", [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-def test_zero_vector_is_at_a_right_angle(other):
-    assert float(angle(torch.zeros(1, 3), torch.tensor([other]))) == pytest.approx(90)
+    assert float(angle(torch.zeros(1, 3), turned)) == pytest.approx(90)  # a vector of length zero has no direction
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -183,43 +185,29 @@ def test_average_precision_is_scikit_learns(ties):
         assert average_precision(scores, labels) == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_class_that_all_or_no_images_have_is_left_out():
-    images = torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.5, 0.1]]), torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
-    assert score(MeanAveragePrecision, images) == {"map": 100.0, "classes": 1.0}
-
-
-def test_accuracy_over_classes_counts_rare_ones_as_much():
-    images = torch.zeros(5, 1), torch.tensor([[0.0], [0.0], [0.0], [0.0], [1.0]])
-    assert score(lambda: Accuracy(3), images) == {"accuracy": 80.0}
-    assert score(lambda: Accuracy(3, "classes"), images) == {"mean_class_accuracy": 50.0}
-
-
 PAIRS = {"a": {"semseg": 3.0}, "b": {"semseg": 1.0}, "c": {"semseg": 1.0, "depth": 0.5}}
 ALONE = {"a": {"semseg": 1.5}, "b": {"semseg": 0.5}, "c": {"semseg": 1.0, "depth": 0.7}}
 BETTER = {"semseg": True, "depth": False}
 
 
-def test_delta_m_with_one_client_of_each_kind_is_that_by_client():
-    kinds = {"a": "one", "b": "another", "c": "a third"}
-    assert delta_m(PAIRS, ALONE, BETTER, kinds) == delta_m(PAIRS, ALONE, BETTER)
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ({"a": "one", "b": "one", "c": "another"}, (100 + 0 + 200 / 7) / 3),  # the gains of the three columns
+        ({"a": "one", "b": "another", "c": "a third"}, delta_m(PAIRS, ALONE, BETTER)),
+    ],
+)
+def test_clients_of_a_kind_count_once(kinds, expected):
+    assert delta_m(PAIRS, ALONE, BETTER, kinds) == pytest.approx(expected)
+    assert isnan(delta_m({**PAIRS, "b": {"semseg": float("nan")}}, ALONE, BETTER, kinds))
 
 
-def test_clients_of_a_kind_count_once():
-    kinds = {"a": "one", "b": "one", "c": "another"}  # the gains of the columns are 100 %, 0 % and 28.6 %
-    assert delta_m(PAIRS, ALONE, BETTER, kinds) == pytest.approx((100 + 0 + 200 / 7) / 3)
-
-
-def test_a_score_of_nothing_is_no_obstacle_beside_another_of_its_kind():
+def test_a_baseline_of_zero_needs_another_client_of_its_kind():
     ours, alone = {"a": {"semseg": 2.0}, "b": {"semseg": 2.0}}, {"a": {"semseg": 0.0}, "b": {"semseg": 2.0}}
     assert delta_m(ours, alone, BETTER, {"a": "one", "b": "one"}) == 100
     assert isnan(delta_m(ours, alone, BETTER))
 
 
-@pytest.mark.parametrize("kinds", [None, dict.fromkeys(PAIRS, "one")])
-def test_an_unknown_score_makes_delta_m_unknown(kinds):
-    assert isnan(delta_m({**PAIRS, "b": {"semseg": float("nan")}}, ALONE, BETTER, kinds))
-
-
-def test_delta_m_wants_the_same_pairs():
+def test_delta_m_needs_the_same_pairs():
     with pytest.raises(ValueError, match="expected scores of the baseline"):
         delta_m({"a": {"semseg": 1.0}}, {"a": {"semseg": 1.0, "depth": 1.0}}, {"semseg": True, "depth": False})

@@ -11,7 +11,7 @@ from fedhca2.models.multitask import DeepLab
 
 
 @pytest.mark.parametrize("stride", [8, 16, 32])
-def test_the_coarsest_map_has_the_output_stride_and_outputs_have_the_size_of_the_image(stride):
+def test_the_coarsest_map_has_the_output_stride_and_outputs_the_image_size(stride):
     config = ModelConfig(encoder=EncoderConfig(name="test_resnet", output_stride=stride), decoder="deeplab")
     model, image = MultiTaskModel(config, {"semseg": 5}, (64, 96)).eval(), torch.zeros(1, 3, 64, 96)
     assert model.encoder(image)[-1].shape[-2:] == (64 // stride, 96 // stride)
@@ -43,25 +43,22 @@ def dropped(seed=0, images=4, rate=0.5):
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
-def test_dropout_keeps_its_share_of_the_values_and_their_mean(rate):
-    found = dropped(rate=rate)
-    assert (found == 0).float().mean() == pytest.approx(rate, abs=4 * (0.25 / found.numel()) ** 0.5)
-    assert found[found > 0].unique().tolist() == [pytest.approx(1 / (1 - rate))]
+def test_dropout_keeps_its_share_of_the_values_and_their_mean_independently(rate):
+    output = dropped(rate=rate, images=8)
+    assert (output == 0).float().mean() == pytest.approx(rate, abs=4 * (0.25 / output.numel()) ** 0.5)
+    assert output[output > 0].unique().tolist() == [pytest.approx(1 / (1 - rate))]
+    is_kept = output.sign()
+    for axis in range(4):  # images, channels and neighbours
+        assert (is_kept * is_kept.roll(1, axis)).mean() == pytest.approx((1 - rate) ** 2, abs=0.01)
 
 
 def test_dropout_depends_on_its_draws_alone():
-    found = []
+    outputs = []
     for seed, draws in ((1, 0), (2, 0), (2, 1)):
         torch.manual_seed(seed)
-        found.append(dropped(seed=draws))
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[1], found[2])
-
-
-def test_dropout_is_independent_between_images_neighbours_and_channels():
-    kept = dropped(images=8).sign()
-    for axis in range(4):
-        assert (kept * kept.roll(1, axis)).mean() == pytest.approx(0.25, abs=0.01)
+        outputs.append(dropped(seed=draws))
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[1], outputs[2])
 
 
 def test_deeplab_is_refused_with_batches_of_one():

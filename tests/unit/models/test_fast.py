@@ -32,9 +32,9 @@ def test_quick_attention_is_attention(window, kind, masked):
     torch.manual_seed(0)
     attention = WindowAttention(16, num_heads=2, window_size=window)
     torch.nn.init.normal_(attention.relative_position_bias_table)
-    places = window**2
-    windows = torch.randn(8, places, 16)
-    mask = torch.where(torch.rand(4, places, places) < 0.3, -100.0, 0.0) if masked else None
+    positions = window**2
+    windows = torch.randn(8, positions, 16)
+    mask = torch.where(torch.rand(4, positions, positions) < 0.3, -100.0, 0.0) if masked else None
     expected = with_gradients(attention, windows, mask)
     use_fast_layers(attention, compile=False)
     assert type(attention) is kind
@@ -80,9 +80,9 @@ def test_fusing_before_enlarging_is_fusing_after_it():
     torch.manual_seed(0)
     decoder = Decoder([8, 16, 32, 64], width=8).double()
     features = [torch.randn(2, 8 * 2**i, 32 // 2**i, 48 // 2**i).double() for i in range(4)]
-    found = with_gradients(decoder, features)
+    actual = with_gradients(decoder, features)
     decoder.__class__ = Written
-    assert_close(found, with_gradients(decoder, features), rtol=1e-9, atol=1e-9)
+    assert_close(actual, with_gradients(decoder, features), rtol=1e-9, atol=1e-9)
 
 
 def test_a_swin_transformer_is_compiled_by_stage_and_shift():
@@ -114,8 +114,8 @@ def bf16_step(encoder, frozen="", together=False):
 @pytest.mark.parametrize("encoder", ["swin_micro", "resnet18"])
 def test_weights_that_are_cast_together_give_the_same_bits(encoder, frozen):
     expected, gradients = bf16_step(encoder, frozen)
-    found, other_gradients = bf16_step(encoder, frozen, together=True)
-    assert_close(found, expected, rtol=0, atol=0)
+    actual, other_gradients = bf16_step(encoder, frozen, together=True)
+    assert_close(actual, expected, rtol=0, atol=0)
     assert_close(other_gradients, gradients, rtol=0, atol=0)
 
 
@@ -136,12 +136,12 @@ def test_a_layer_without_autocast_keeps_its_weights():
     assert expected.dtype == torch.float32
 
 
-def test_a_constant_is_computed_once_and_only_where_it_is_kept():
-    maps, held = torch.randn(2, 5, 7, 9), {}
-    with with_constants(held):
+def test_a_constant_is_computed_once_only_in_a_block_with_constants():
+    maps, constants = torch.randn(2, 5, 7, 9), {}
+    with with_constants(constants):
         first, second = resample(maps, (14, 18)), resample(maps, (14, 18))
-        assert len(held) == 2  # one matrix for rows and one for columns
-        for matrix in held.values():
+        assert len(constants) == 2  # one matrix for rows and one for columns
+        for matrix in constants.values():
             matrix.zero_()
         assert not resample(maps, (14, 18)).any()
         assert_close(resample(maps, (21, 27)).mean(), maps.mean(), rtol=0, atol=0.2)

@@ -38,8 +38,8 @@ def test_a_model_starts_as_without_it_and_leaves_this_start_with_the_first_gradi
 def test_it_carries_gradients_from_one_task_to_the_decoder_of_another(decoder):
     def reached(model):
         parameters = list(model.decoders["semseg"].parameters())
-        found = torch.autograd.grad(model(image())["depth"].square().sum(), parameters, allow_unused=True)
-        return any(gradient is not None and bool(gradient.any()) for gradient in found)
+        gradients = torch.autograd.grad(model(image())["depth"].square().sum(), parameters, allow_unused=True)
+        return any(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
     busy = built(decoder=decoder)
     nn.init.eye_(busy.interaction.project.weight)  # it has left its start
@@ -47,7 +47,7 @@ def test_it_carries_gradients_from_one_task_to_the_decoder_of_another(decoder):
     assert not reached(built(None, decoder=decoder))
 
 
-def test_places_are_as_coarse_as_the_encoders_coarsest_map():
+def test_attention_is_between_positions_of_the_encoders_coarsest_map():
     seen = []
     model = built()
     model.interaction.qkv.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[1]))
@@ -57,13 +57,10 @@ def test_places_are_as_coarse_as_the_encoders_coarsest_map():
     assert seen == [len(TASKS) * height * width]
 
 
-def test_every_client_draws_its_own_again_and_again():
+def test_interactions_are_drawn_by_client_and_distinguish_kinds_of_models():
     first, again, other = (built(client=client).interaction.state_dict() for client in "aab")
     assert all(tensor.equal(again[name]) for name, tensor in first.items())
     assert not first["qkv.weight"].equal(other["qkv.weight"])
-
-
-def test_models_that_differ_in_their_interaction_are_of_different_kinds():
     assert len({built(None).kind, built().kind, built(tasks={"depth": 1, "semseg": 5}).kind}) == 3
     assert built().kind == built().kind
     assert built(tasks={"depth": 1}).interaction is None  # it has nobody to exchange with
@@ -79,7 +76,7 @@ class Mean(nn.Module):
 
     def __init__(self, tasks, width, share=0.5):
         super().__init__()
-        self.given = tasks, width
+        self.arguments = tasks, width
         self.share = nn.Parameter(torch.tensor(share))
 
     def forward(self, maps):
@@ -111,7 +108,7 @@ UNFIT = {
 
 def test_a_class_of_ones_own_gets_the_tasks_the_width_and_its_settings():
     model = built({"kind": f"{__name__}:Mean", "share": 0.25})
-    assert model.interaction.given == (("semseg", "depth"), 8)
+    assert model.interaction.arguments == (("semseg", "depth"), 8)
     decoded = {task: decoder(model.encoder(image())) for task, decoder in model.decoders.items()}
     expected = decoded["depth"] + 0.25 * torch.stack(list(decoded.values())).mean(0)
     assert model.decode(model.encoder(image()))["depth"].equal(expected)

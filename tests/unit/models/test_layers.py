@@ -17,7 +17,7 @@ def encoder(name="swin_mini", drop_path=0.4):
     return Encoder(EncoderConfig(name=name, drop_path=drop_path), SIZE).train()
 
 
-def drawn(own, images, steps=1):
+def draws_for(own, images, steps=1):
     return draw_keep(own.drop_paths, steps, images, np.random.default_rng(0))
 
 
@@ -34,9 +34,9 @@ def test_rates_rise_linearly_over_the_blocks():
 
 def test_paths_are_left_out_at_their_rates_and_others_scaled_so_that_the_mean_stays():
     own = encoder()
-    for path, found in zip(own.drop_paths, drawn(own, images=8, steps=2000).unbind(dim=1), strict=True):
-        assert float((found == 0).double().mean()) == pytest.approx(path.drop_prob, abs=4 * (0.25 / 16000) ** 0.5)
-        assert_close(found.unique(), torch.tensor([0, 1 / (1 - path.drop_prob)]))
+    for path, actual in zip(own.drop_paths, draws_for(own, images=8, steps=2000).unbind(dim=1), strict=True):
+        assert float((actual == 0).double().mean()) == pytest.approx(path.drop_prob, abs=4 * (0.25 / 16000) ** 0.5)
+        assert_close(actual.unique(), torch.tensor([0, 1 / (1 - path.drop_prob)]))
 
 
 def test_each_image_has_draws_of_its_own(images):
@@ -46,8 +46,8 @@ def test_each_image_has_draws_of_its_own(images):
     with dropping(own.drop_paths, keep):
         partly = own(images)
     whole = own.eval()(images)
-    for found, expected in zip(partly, whole, strict=True):
-        same = [torch.allclose(*pair, rtol=1e-4, atol=1e-5) for pair in zip(found, expected, strict=True)]
+    for actual, expected in zip(partly, whole, strict=True):
+        same = [torch.allclose(*pair, rtol=1e-4, atol=1e-5) for pair in zip(actual, expected, strict=True)]
         assert same == [True, False, True]
 
 
@@ -60,7 +60,7 @@ def test_evaluation_leaves_nothing_out_and_batches_hold_draws_for_such_paths_alo
 def test_no_backbone_draws_by_itself_or_trains_without_draws(name, images):
     own = encoder(name)
     before = torch.get_rng_state()
-    with dropping(own.drop_paths, drawn(own, images=3)[0]):
+    with dropping(own.drop_paths, draws_for(own, images=3)[0]):
         own(images)
     assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(RuntimeError, match="expected draws in training"):

@@ -56,14 +56,11 @@ def test_a_file_is_read_whatever_its_names(tmp_path, source, images, named):
     """Those of mmseg are in tests/golden/test_swin_maps.py."""
     save, name = (torch.save, "weights") if named is as_checkpoint else (save_file, "weights.safetensors")
     save(named(source.state_dict()), tmp_path / name)
+    by_authors = to_timm({"model.layers.0.downsample.norm.bias": torch.ones(1), "model.norm.weight": torch.ones(2)})
+    assert set(by_authors) == {"layers.1.downsample.norm.bias", "norm.weight"}
     loaded = encoder(weights=str(tmp_path / name))
-    for ours, theirs in zip(loaded.eval()(images), source.eval()(images), strict=True):
-        assert_close(ours, theirs)
-
-
-def test_names_of_the_authors_of_swin_are_read():
-    found = to_timm({"model.layers.0.downsample.norm.bias": torch.ones(1), "model.norm.weight": torch.ones(2)})
-    assert set(found) == {"layers.1.downsample.norm.bias", "norm.weight"}
+    for actual, expected in zip(loaded.eval()(images), source.eval()(images), strict=True):
+        assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "resnet18", "convnext_atto"])
@@ -86,10 +83,10 @@ def test_norms_that_a_classifier_lacks_stay_plain(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_weights_of_timm_come_from_timm(monkeypatch, images, offline):
-    create, asked = timm.create_model, []
+    create, requests = timm.create_model, []
 
     def without_hub(name, pretrained=False, **options):
-        asked.append(pretrained)
+        requests.append(pretrained)
         if pretrained and offline:
             raise OSError("the hub is away")
         torch.manual_seed(7)
@@ -102,7 +99,7 @@ def test_weights_of_timm_come_from_timm(monkeypatch, images, offline):
         return
     loaded = encoder("test_resnet", weights="timm").eval()
     expected = without_hub("test_resnet").eval().forward_intermediates(images, norm=False)[1][-1]
-    assert_close((asked.count(True), loaded(images)[-1]), (1, expected))
+    assert_close((requests.count(True), loaded(images)[-1]), (1, expected))
 
 
 def test_a_missing_tensor_and_weights_of_another_encoder_are_errors(tmp_path, source):

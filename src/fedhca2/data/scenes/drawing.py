@@ -16,16 +16,16 @@ from fedhca2.data.scenes.solids import (
     capsule,
     ellipsoid,
     legs,
-    mixed_paint,
-    moved,
+    mix_paint,
+    move,
     plane,
+    rotation,
     size,
     sky,
-    tinted_paint,
-    turn,
+    tint_paint,
 )
 from fedhca2.data.scenes.things import THINGS
-from fedhca2.data.scenes.world import Scene, photographed
+from fedhca2.data.scenes.world import Scene, photograph
 
 Spot = tuple[float, float]  # x and z on the ground
 # A piece of furniture from x = `at` on, its back against the wall z = 0; its width, and the height of its top.
@@ -45,19 +45,21 @@ def draw_room(dice: Dice) -> Scene:
     wide, deep, high = dice.uniform(1.7, 2.5), dice.uniform(1.9, 2.75), dice.uniform(2.3, 3.0)
     world = [np.array(_shell(dice, wide, deep, high))]
     # The far wall and the two at the sides, as turns that bring "against the wall at z = 0, facing +z" to each.
-    for yaw, place, reach in ((0.0, (0, 0, -deep), wide), (np.pi / 2, (-wide, 0, -0.5), deep - 0.7),
+    for yaw, position, reach in ((0.0, (0, 0, -deep), wide), (np.pi / 2, (-wide, 0, -0.5), deep - 0.7),
                               (-np.pi / 2, (wide, 0, -0.5), deep - 0.7)):  # fmt: skip
-        world.append(moved(np.array(_along_wall(dice, reach, high)), turn(yaw), place))
+        world.append(move(np.array(_furnish_wall(dice, reach, high)), rotation(yaw), position))
     if dice.chance(0.75):
         where = (dice.uniform(-0.5, 0.5) * wide, 0, dice.uniform(-0.45, 0.0) * deep)
-        world.append(moved(np.array(in_the_middle(dice)), turn(dice.uniform(-np.pi, np.pi)), where))
+        world.append(move(np.array(furnish_middle(dice)), rotation(dice.uniform(-np.pi, np.pi)), where))
     eye = [dice.uniform(-0.45, 0.45) * wide, dice.uniform(1.15, 1.8), deep * dice.uniform(0.75, 0.92)]
-    return photographed(
+    return photograph(
         dice,
         world,
-        sky(mixed_paint(dice)),
+        sky(mix_paint(dice)),
         eye=eye,
-        view=turn(dice.uniform(-0.6, 0.6) + 0.25 * eye[0] / wide, dice.uniform(-0.4, -0.08), dice.uniform(-0.06, 0.06)),
+        view=rotation(
+            dice.uniform(-0.6, 0.6) + 0.25 * eye[0] / wide, dice.uniform(-0.4, -0.08), dice.uniform(-0.06, 0.06)
+        ),
         focal=dice.uniform(1.3, 1.8),
         elevation=(0.6, 1.2),
         haze=0.0,
@@ -65,13 +67,13 @@ def draw_room(dice: Dice) -> Scene:
 
 
 def _shell(dice: Dice, wide: float, deep: float, high: float) -> list[Row]:
-    wall = tinted_paint(dice, (0.5, 0.47, 0.43), 0.6)
-    other = wall if dice.chance(0.6) else mixed_paint(dice)
+    wall = tint_paint(dice, (0.5, 0.47, 0.43), 0.6)
+    other = wall if dice.chance(0.6) else mix_paint(dice)
     x, y, z = UPRIGHT
     minus_x, minus_y, minus_z = (-1.0, 0.0, 0.0), (0.0, -1.0, 0.0), (0.0, 0.0, -1.0)
     return [
-        plane((0.0, 0.0, 0.0), UPRIGHT, tinted_paint(dice, (0.35, 0.25, 0.17), 0.5), ID["floor"]),
-        plane((0.0, high, 0.0), (x, minus_y, minus_z), tinted_paint(dice, (0.65, 0.65, 0.62), 1.5), ID["ceiling"]),
+        plane((0.0, 0.0, 0.0), UPRIGHT, tint_paint(dice, (0.35, 0.25, 0.17), 0.5), ID["floor"]),
+        plane((0.0, high, 0.0), (x, minus_y, minus_z), tint_paint(dice, (0.65, 0.65, 0.62), 1.5), ID["ceiling"]),
         plane((0.0, 0.0, -deep), (x, z, minus_y), other, ID["wall"]),
         plane((0.0, 0.0, deep), (x, minus_z, y), wall, ID["wall"]),
         plane((-wide, 0.0, 0.0), (z, x, y), wall, ID["wall"]),
@@ -79,7 +81,7 @@ def _shell(dice: Dice, wide: float, deep: float, high: float) -> list[Row]:
     ]
 
 
-def _along_wall(dice: Dice, reach: float, high: float) -> list[Row]:
+def _furnish_wall(dice: Dice, reach: float, high: float) -> list[Row]:
     """Furniture side by side from -reach to reach along x, backs at z = 0, and things on the wall above it."""
     kinds = (_cabinet, _bed, _sofa, _bookshelf, _door, _curtain)
     rows: list[Row] = []
@@ -90,33 +92,33 @@ def _along_wall(dice: Dice, reach: float, high: float) -> list[Row]:
             break
         rows += piece
         if top < 1.3 and dice.chance(0.6):
-            rows.append(on_wall(dice, at + width / 2, min(high - 0.4, top + 0.55), width / 2))
+            rows.append(hang_on_wall(dice, at + width / 2, min(high - 0.4, top + 0.55), width / 2))
         at += width + dice.uniform(0.05, 0.5)
-    return rows or [on_wall(dice, 0.0, 1.5, 0.8)]
+    return rows or [hang_on_wall(dice, 0.0, 1.5, 0.8)]
 
 
 def _block(dice: Dice, name: str, at: float, width: float, depth: float, height: float) -> Row:
     half = (width / 2, height / 2, depth / 2)
-    return box((at + width / 2, height / 2, depth / 2), half, mixed_paint(dice), ID[name])
+    return box((at + width / 2, height / 2, depth / 2), half, mix_paint(dice), ID[name])
 
 
 def _cabinet(dice: Dice, at: float) -> Piece:
     width, depth, height = dice.uniform(0.6, 1.3), dice.uniform(0.35, 0.6), dice.uniform(0.7, 1.2)
     rows = [_block(dice, "cabinet", at, width, depth, height)]
-    rows.append(box((at + width / 2, height / 2, depth), (0.015, height * 0.4, 0.02), mixed_paint(dice), ID["cabinet"]))
+    rows.append(box((at + width / 2, height / 2, depth), (0.015, height * 0.4, 0.02), mix_paint(dice), ID["cabinet"]))
     if dice.chance(0.4):
         rows += _lamp(dice, at + width * dice.uniform(0.25, 0.75), depth / 2, height)
     elif dice.chance(0.5):
         wide, tall = dice.uniform(0.12, 0.25), dice.uniform(0.1, 0.2)
-        rows.append(box((at + width / 2, height + tall, depth / 2), (wide, tall, 0.12), mixed_paint(dice), ID["box"]))
+        rows.append(box((at + width / 2, height + tall, depth / 2), (wide, tall, 0.12), mix_paint(dice), ID["box"]))
     return rows, width, height + 0.4
 
 
 def _lamp(dice: Dice, x: float, z: float, y: float) -> list[Row]:
     shade = dice.uniform(0.13, 0.2)
     return [
-        capsule((x, y, z), (x, y + 0.3, z), 0.03, mixed_paint(dice), ID["lamp"]),
-        ellipsoid((x, y + 0.35, z), (shade, shade * 0.8, shade), mixed_paint(dice), ID["lamp"]),
+        capsule((x, y, z), (x, y + 0.3, z), 0.03, mix_paint(dice), ID["lamp"]),
+        ellipsoid((x, y + 0.35, z), (shade, shade * 0.8, shade), mix_paint(dice), ID["lamp"]),
     ]
 
 
@@ -125,13 +127,13 @@ def _bed(dice: Dice, at: float) -> Piece:
     rows = [_block(dice, "bed", at, width, length, height), _block(dice, "bed", at, width, 0.08, height + 0.45)]
     for x in (0.28, 0.72):
         soft = (width * 0.19, 0.11, 0.18)
-        rows.append(ellipsoid((at + width * x, height + 0.05, 0.32), soft, mixed_paint(dice), ID["pillow"]))
+        rows.append(ellipsoid((at + width * x, height + 0.05, 0.32), soft, mix_paint(dice), ID["pillow"]))
     return rows, width, height + 0.45
 
 
 def _sofa(dice: Dice, at: float) -> Piece:
     width, depth, seat = dice.uniform(1.2, 1.8), dice.uniform(0.7, 0.9), dice.uniform(0.36, 0.46)
-    paint = mixed_paint(dice)
+    paint = mix_paint(dice)
     middle, arm = at + width / 2, 0.1
     rows = [
         box((middle, seat / 2, depth / 2), (width / 2, seat / 2, depth / 2), paint, ID["sofa"]),
@@ -140,8 +142,8 @@ def _sofa(dice: Dice, at: float) -> Piece:
     for x in (at + arm, at + width - arm):
         rows.append(capsule((x, seat + 0.1, 0.1), (x, seat + 0.1, depth), arm, paint, ID["sofa"]))
     if dice.chance(0.6):
-        place = (middle + dice.uniform(-0.4, 0.4), seat + 0.16, 0.37)
-        rows.append(ellipsoid(place, (0.2, 0.18, 0.09), mixed_paint(dice), ID["pillow"]))
+        centre = (middle + dice.uniform(-0.4, 0.4), seat + 0.16, 0.37)
+        rows.append(ellipsoid(centre, (0.2, 0.18, 0.09), mix_paint(dice), ID["pillow"]))
     return rows, width, seat + 0.45
 
 
@@ -151,7 +153,7 @@ def _bookshelf(dice: Dice, at: float) -> Piece:
     for i in range(shelves):
         half = (width * 0.42 * dice.uniform(0.5, 1.0), height / shelves * 0.34, 0.02)
         y = height * (i + 0.5) / shelves
-        rows.append(box((at + width / 2, y, depth), half, mixed_paint(dice, 2)._replace(frequency=14.0), ID["books"]))
+        rows.append(box((at + width / 2, y, depth), half, mix_paint(dice, 2)._replace(frequency=14.0), ID["books"]))
     return rows, width, height
 
 
@@ -161,50 +163,50 @@ def _door(dice: Dice, at: float) -> Piece:
 
 
 def _curtain(dice: Dice, at: float) -> Piece:
-    width, height, paint = dice.uniform(0.5, 0.9), dice.uniform(1.8, 2.2), mixed_paint(dice, 2)
+    width, height, paint = dice.uniform(0.5, 0.9), dice.uniform(1.8, 2.2), mix_paint(dice, 2)
     folds = [at + width * (i + 0.5) / 3 for i in range(3)]
     rows = [capsule((x, 0.15, 0.1), (x, height, 0.1), width / 5, paint, ID["curtain"]) for x in folds]
     return rows, width, height
 
 
 def _table(dice: Dice) -> list[Row]:
-    x, z, height, paint = dice.uniform(0.35, 0.6), dice.uniform(0.3, 0.5), dice.uniform(0.45, 0.75), mixed_paint(dice)
-    rows = [box((0.0, height, 0.0), (x, 0.03, z), mixed_paint(dice), ID["table"])]
+    x, z, height, paint = dice.uniform(0.35, 0.6), dice.uniform(0.3, 0.5), dice.uniform(0.45, 0.75), mix_paint(dice)
+    rows = [box((0.0, height, 0.0), (x, 0.03, z), mix_paint(dice), ID["table"])]
     rows += legs(0.9 * x, 0.9 * z, height, 0.035, paint, ID["table"])
     if dice.chance(0.5):
         tall = dice.uniform(0.08, 0.16)
-        rows.append(box((0.0, height + tall, 0.0), (0.14, tall, 0.1), mixed_paint(dice), ID["box"]))
+        rows.append(box((0.0, height + tall, 0.0), (0.14, tall, 0.1), mix_paint(dice), ID["box"]))
     return rows
 
 
 def _chair(dice: Dice) -> list[Row]:
     wide, seat, back = dice.uniform(0.2, 0.26), dice.uniform(0.4, 0.5), dice.uniform(0.22, 0.32)
-    paint = mixed_paint(dice)
+    paint = mix_paint(dice)
     rows = [
         box((0.0, seat, 0.0), (wide, 0.04, wide), paint, ID["chair"]),
-        box((0.0, seat + back, -wide), (wide, back, 0.03), mixed_paint(dice), ID["chair"]),
+        box((0.0, seat + back, -wide), (wide, back, 0.03), mix_paint(dice), ID["chair"]),
     ]
     return rows + legs(0.85 * wide, 0.85 * wide, seat, 0.028, paint, ID["chair"])
 
 
-def in_the_middle(dice: Dice) -> list[Row]:
-    """A table, a chair, or a table with a chair beside it; sometimes a mat below."""
+def furnish_middle(dice: Dice) -> list[Row]:
+    """A table, a chair, or a table with a chair next to it; sometimes a mat below."""
     choice = dice.below(3)
     rows = _chair(dice) if choice == 0 else _table(dice)
     if choice == 2:
-        beside: Table = moved(np.array(_chair(dice)), turn(dice.uniform(-0.5, 0.5)), (0.0, 0.0, -0.75))
-        rows += beside.tolist()
+        chair: Table = move(np.array(_chair(dice)), rotation(dice.uniform(-0.5, 0.5)), (0.0, 0.0, -0.75))
+        rows += chair.tolist()
     if dice.chance(0.5):
         half = (dice.uniform(0.7, 1.1), 0.01, dice.uniform(0.6, 0.9))
-        rows.append(box((0.0, 0.0, 0.0), half, mixed_paint(dice), ID["floor mat"]))
+        rows.append(box((0.0, 0.0, 0.0), half, mix_paint(dice), ID["floor mat"]))
     return rows
 
 
-def on_wall(dice: Dice, x: float, y: float, room: float) -> Row:
+def hang_on_wall(dice: Dice, x: float, y: float, room: float) -> Row:
     """A picture, window, television or mirror near (x, y) on the wall z = 0, no wider than 2 room."""
     name = dice.pick(("picture", "picture", "window", "window", "television", "mirror"))
     half = (min(room, dice.uniform(0.3, 0.7)), dice.uniform(0.25, 0.4), dice.uniform(0.01, 0.04))
-    bright = tinted_paint(dice, (0.75, 0.82, 0.9)) if name == "window" else mixed_paint(dice)
+    bright = tint_paint(dice, (0.75, 0.82, 0.9)) if name == "window" else mix_paint(dice)
     return box((x, y, 0.0), half, bright, ID[name])
 
 
@@ -217,22 +219,24 @@ def draw_street(dice: Dice) -> Scene:
     distance = max(extent[1], 0.7 * max(extent[0], extent[2])) * focal / (2 * dice.uniform(0.85, 1.35))
     spot: Spot | None = (dice.uniform(-0.35, 0.35) * distance / focal, -distance - extent[2] / 2)
     world: list[Table] = []
-    taken: list[tuple[Spot, float]] = []
+    occupied: list[tuple[Spot, float]] = []
     for number, (kind, thing) in enumerate(zip(kinds, things, strict=True), 1):
         radius = float(np.hypot(*size(thing)[::2]) / 2)
         if number > 1:
-            spot = _free_spot(dice, taken, radius, distance, focal)
+            spot = _free_spot(dice, occupied, radius, distance, focal)
         if spot is not None:
-            taken.append((spot, radius))
-            world.append(_named(moved(thing, turn(dice.uniform(-np.pi, np.pi)), (spot[0], 0, spot[1])), kind, number))
+            occupied.append((spot, radius))
+            world.append(
+                _named(move(thing, rotation(dice.uniform(-np.pi, np.pi)), (spot[0], 0, spot[1])), kind, number)
+            )
     height = dice.uniform(0.5, 1.15) * max(extent[1], 1.0)
     tilt = atan2(extent[1] * dice.uniform(0.35, 0.6) - height, distance + extent[2] / 2)
-    return photographed(
+    return photograph(
         dice,
         [*world, *_surroundings(dice, distance)],
         _heaven(dice),
         eye=[0.0, height, 0.0],
-        view=turn(0.0, tilt, dice.uniform(-0.06, 0.06)),
+        view=rotation(0.0, tilt, dice.uniform(-0.06, 0.06)),
         focal=focal,
         elevation=(0.45, 1.25),
         haze=dice.uniform(0.0, 0.02),
@@ -253,13 +257,13 @@ def _cast_list(dice: Dice) -> list[int]:
 
 
 def _free_spot(
-    dice: Dice, taken: list[tuple[Spot, float]], radius: float, distance: float, focal: float
+    dice: Dice, occupied: list[tuple[Spot, float]], radius: float, distance: float, focal: float
 ) -> Spot | None:
     """A place in view, not much nearer than the main object, that nothing else occupies; None after ten tries."""
     for _ in range(10):
         far = distance * dice.uniform(0.9, 1.6) + radius
         x = dice.uniform(-0.9, 0.9) * far / focal
-        if all(np.hypot(x - ox, -far - oz) > 0.85 * (radius + other) for (ox, oz), other in taken):
+        if all(np.hypot(x - ox, -far - oz) > 0.85 * (radius + other) for (ox, oz), other in occupied):
             return x, -far
     return None
 
@@ -286,26 +290,26 @@ def _heaven(dice: Dice) -> Row:
 def _surroundings(dice: Dice, distance: float) -> list[Table]:
     first = dice.pick(list(GROUNDS))
     second = dice.pick([name for name in GROUNDS if name != first])
-    around = [_scenery(first, plane((0.0, 0.0, 0.0), UPRIGHT, tinted_paint(dice, GROUNDS[first], 0.7)))]
+    around = [_scenery(first, plane((0.0, 0.0, 0.0), UPRIGHT, tint_paint(dice, GROUNDS[first], 0.7)))]
     if dice.chance(0.5):
         wide = dice.uniform(0.8, 2.5)
-        strip = _scenery(second, box((0.0, 0.0, 0.0), (60.0, 0.01, wide), tinted_paint(dice, GROUNDS[second], 0.7)))
+        strip = _scenery(second, box((0.0, 0.0, 0.0), (60.0, 0.01, wide), tint_paint(dice, GROUNDS[second], 0.7)))
         around.append(
-            moved(strip, turn(dice.uniform(-1.6, 1.6)), (dice.uniform(-3, 3), 0, -distance * dice.uniform(1, 2)))
+            move(strip, rotation(dice.uniform(-1.6, 1.6)), (dice.uniform(-3, 3), 0, -distance * dice.uniform(1, 2)))
         )
     behind = 2.5 * distance + 4.0
     if dice.chance(0.5):
         hill = (dice.uniform(20, 50), dice.uniform(6, 14), 15.0)
-        paint = tinted_paint(dice, (0.25, 0.27, 0.25), 8.0)
+        paint = tint_paint(dice, (0.25, 0.27, 0.25), 8.0)
         around.append(_scenery("mountain", ellipsoid((dice.uniform(-30, 30), 0.0, -70.0), hill, paint)))
     if dice.chance(0.5):
         wall = (dice.uniform(2, 5), dice.uniform(2, 6), 2.0)
-        building = _scenery("building", box((0.0, wall[1], 0.0), wall, mixed_paint(dice)._replace(frequency=1.0)))
-        place = (dice.uniform(-0.6, 0.6) * behind, 0, -behind - wall[0])
-        around.append(moved(building, turn(dice.uniform(-0.7, 0.7)), place))
+        building = _scenery("building", box((0.0, wall[1], 0.0), wall, mix_paint(dice)._replace(frequency=1.0)))
+        position = (dice.uniform(-0.6, 0.6) * behind, 0, -behind - wall[0])
+        around.append(move(building, rotation(dice.uniform(-0.7, 0.7)), position))
     if dice.chance(0.3):
-        fence = _scenery("fence", box((0.0, 0.5, 0.0), (9.0, dice.uniform(0.4, 0.6), 0.05), mixed_paint(dice, 2)))
-        around.append(moved(fence, turn(dice.uniform(-0.4, 0.4)), (dice.uniform(-4, 4), 0, -behind + 1)))
+        fence = _scenery("fence", box((0.0, 0.5, 0.0), (9.0, dice.uniform(0.4, 0.6), 0.05), mix_paint(dice, 2)))
+        around.append(move(fence, rotation(dice.uniform(-0.4, 0.4)), (dice.uniform(-4, 4), 0, -behind + 1)))
     for _ in range(dice.below(3)):
         around.append(_tree(dice, dice.uniform(-0.7, 0.7) * behind, -behind * dice.uniform(0.9, 1.3)))
     return around
@@ -313,10 +317,10 @@ def _surroundings(dice: Dice, distance: float) -> list[Table]:
 
 def _tree(dice: Dice, x: float, z: float) -> Table:
     stem, crown = dice.uniform(1.2, 2.2), dice.uniform(0.7, 1.4)
-    leaves = tinted_paint(dice, (0.13, 0.26, 0.08), 0.4)
+    leaves = tint_paint(dice, (0.13, 0.26, 0.08), 0.4)
     return _scenery(
         "tree",
-        capsule((x, 0.0, z), (x, stem, z), dice.uniform(0.1, 0.2), tinted_paint(dice, (0.2, 0.14, 0.08), 0.3)),
+        capsule((x, 0.0, z), (x, stem, z), dice.uniform(0.1, 0.2), tint_paint(dice, (0.2, 0.14, 0.08), 0.3)),
         ellipsoid((x, stem + crown * 0.6, z), (crown, crown * dice.uniform(0.8, 1.3), crown), leaves),
         ellipsoid((x + dice.uniform(-0.6, 0.6), stem + crown, z), (crown * 0.7, crown * 0.8, crown * 0.7), leaves),
     )

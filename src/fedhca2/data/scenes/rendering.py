@@ -17,7 +17,7 @@ from fedhca2.data.scenes.world import Light, Scene, World, pack
 from fedhca2.metrics.edges import boundaries
 
 _DRAW: dict[Domain, Callable[[Dice], Scene]] = {"outdoor": draw_street, "indoor": draw_room}
-_PLACES = 256  # solids that a scene can have
+_MAX_SOLIDS = 256  # solids that a scene can have
 
 
 def render(
@@ -44,8 +44,8 @@ def render(
     if domain not in _DRAW:
         raise ValueError(f"domain: expected one of {', '.join(_DRAW)}, got {domain!r}")
     if min(size) < 1 or not len(indices) or min(indices) < 0 or seed < 0:
-        wanted = "expected a positive size, some indices from 0, and a seed from 0"
-        raise ValueError(f"{wanted}, got {size}, {indices}, {seed}")
+        expected = "expected a positive size, some indices from 0, and a seed from 0"
+        raise ValueError(f"{expected}, got {size}, {indices}, {seed}")
     device = torch.device(device)
     scenes = [_DRAW[domain](Dice([seed, list(_DRAW).index(domain), int(i)])) for i in indices]
     pixels = (
@@ -104,19 +104,19 @@ def see(scenes: list[Scene], size: tuple[int, int], device: torch.device) -> dic
 
 def nearest(world: World, rays: Tensor) -> tuple[Tensor, Tensor]:
     """The distance along each unit ray and the row of the first solid it meets: [b, n] each. The sky is at FAR."""
-    if world.places > _PLACES:
-        raise ValueError(f"expected at most {_PLACES} solids in a scene, got {world.places}")
+    if world.most_solids > _MAX_SOLIDS:
+        raise ValueError(f"expected at most {_MAX_SOLIDS} solids in a scene, got {world.most_solids}")
     rows = rays.new_full((world.columns.shape[1], rays.shape[2]), HUGE)
     for some in world.solids:
         rows.index_copy_(0, some.row, some.shape.meet(rays.index_select(1, some.scene)))
-    distances = rows.view(-1, world.places, rays.shape[2])
+    distances = rows.view(-1, world.most_solids, rays.shape[2])
     distances[:, 0] = FAR
     # Positive floats sort like their bits. With the place in the lowest bits, one minimum finds both.
-    places = torch.arange(world.places, dtype=torch.int32, device=rays.device)[:, None]
-    coded = distances.view(torch.int32).bitwise_and(-_PLACES).bitwise_or_(places)
-    place = coded.amin(dim=1).bitwise_and_(_PLACES - 1).long()
-    first = torch.arange(0, len(rows), world.places, device=rays.device)[:, None]
-    return distances.gather(1, place[:, None])[:, 0], place + first
+    numbers = torch.arange(world.most_solids, dtype=torch.int32, device=rays.device)[:, None]
+    coded = distances.view(torch.int32).bitwise_and(-_MAX_SOLIDS).bitwise_or_(numbers)
+    number = coded.amin(dim=1).bitwise_and_(_MAX_SOLIDS - 1).long()
+    first = torch.arange(0, len(rows), world.most_solids, device=rays.device)[:, None]
+    return distances.gather(1, number[:, None])[:, 0], number + first
 
 
 def normals(hit: Tensor, local: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ def lit(world: World, index: Tensor, points: Tensor) -> Tensor:
             covered = some.shape.covers(points.index_select(1, some.scene), turned.index_select(1, some.scene))
             other = own.index_select(0, some.scene).sub_(some.row[:, None]).abs_().sub_(0.5)
             rows.index_copy_(0, some.row, torch.minimum(covered, other, out=covered))
-    return rows.view(len(own), world.places, -1).amax(1) <= 0
+    return rows.view(len(own), world.most_solids, -1).amax(1) <= 0
 
 
 def scramble(number: Tensor) -> Tensor:
@@ -159,12 +159,12 @@ def scramble(number: Tensor) -> Tensor:
 
 def albedo(hit: Tensor, local: Tensor) -> Tensor:
     """The colour [3, b, n] of each surface point: its solid's two colours, mixed by the solid's texture."""
-    place = (local * hit[Solid.FREQUENCY]).add_(hit[Solid.OFFSET])
-    cell = place.floor()
+    position = (local * hit[Solid.FREQUENCY]).add_(hit[Solid.OFFSET])
+    cell = position.floor()
     checks = (cell[0] + cell[1]).add_(cell[2]).remainder_(2)
     i, j, k = cell.long()
     cells = scramble(i.mul_(7919).add_(j.mul_(104729)).add_(k.mul_(1299709))) / float(0xFFFFFFFF)
-    x, y, z = place
+    x, y, z = position
     stripes = (0.6 * y).add_(x).add_(0.3 * z).mul_(3.1416).sin_().mul_(4).clamp_(-1, 1).add_(1).div_(2)
     waves = (2.3 * x).add_((1.3 * y).sin_(), alpha=2).sin_()
     blotches = (2.1 * y).add_((1.7 * z).add_(x).sin_(), alpha=2).sin_().add_(waves).div_(4).add_(0.5)

@@ -89,14 +89,14 @@ class Paint(NamedTuple):
     offset: float
 
 
-def mixed_paint(dice: Dice, texture: int | None = None) -> Paint:
+def mix_paint(dice: Dice, texture: int | None = None) -> Paint:
     """Any two colours under any texture (or this one)."""
     if texture is None:
         texture = dice.below(5)
     return Paint(tuple(dice.several(0.04, 0.75, 6)), texture, dice.uniform(2.5, 7.0), dice.uniform(0, 1))
 
 
-def tinted_paint(dice: Dice, base: Vector, scale: float = 1.0) -> Paint:
+def tint_paint(dice: Dice, base: Vector, scale: float = 1.0) -> Paint:
     """Two shades of a base colour, under a texture whose grain is about `scale` metres."""
     bright = dice.uniform(0.5, 1.6)
     shades = [min(0.9, max(0.02, c * bright * dice.uniform(0.7, 1.35))) for c in (*base, *base)]
@@ -148,7 +148,7 @@ def legs(x: float, z: float, height: float, thick: float, paint: Paint, semseg: 
     return [box((sx * x, height / 2, sz * z), half, paint, semseg) for sx in (-1, 1) for sz in (-1, 1)]
 
 
-def turn(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Table:
+def rotation(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Table:
     """The rotation that rolls about z, then pitches about x, then turns about y."""
     cy, sy, cp, sp, cr, sr = cos(yaw), sin(yaw), cos(pitch), sin(pitch), cos(roll), sin(roll)
     about_y = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
@@ -158,7 +158,7 @@ def turn(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Table:
     return turned
 
 
-def moved(table: Table, rotation: Table, shift: Sequence[float] | Table) -> Table:
+def move(table: Table, rotation: Table, shift: Sequence[float] | Table) -> Table:
     """The solids after a rotation about the origin and then a shift."""
     table = table.copy()
     table[:, Solid.CENTRE] = table[:, Solid.CENTRE] @ rotation.T + shift
@@ -176,7 +176,7 @@ def reach(table: Table) -> Table:
     return extent
 
 
-def standing(rows: list[Row]) -> Table:
+def stand(rows: list[Row]) -> Table:
     """One object's solids, centred on the y axis and lifted or lowered until the lowest point touches y = 0."""
     table = np.array(rows)
     extent = reach(table)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhca2.data.scenes.shapes import SHAPES, Array, Shape
-from fedhca2.data.scenes.solids import Dice, Kind, Row, Solid, Table, moved
+from fedhca2.data.scenes.solids import Dice, Kind, Row, Solid, Table, move
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Scene:
     key: int
 
 
-def photographed(
+def photograph(
     dice: Dice,
     world: list[Table],
     heaven: Row,
@@ -49,7 +49,7 @@ def photographed(
     sun = np.array([cos(high) * sin(around), sin(high), cos(high) * cos(around)]) @ view
     table = np.concatenate(world)
     table[:, Solid.CENTRE] -= eye
-    solids = np.concatenate([np.array([heaven]), moved(table, view.T, (0.0, 0.0, 0.0))])
+    solids = np.concatenate([np.array([heaven]), move(table, view.T, (0.0, 0.0, 0.0))])
     exposure, contrast = dice.uniform(0.75, 1.3), dice.uniform(0.3, 0.7)
     direct = exposure * (1 - contrast * 0.5) * np.array(dice.several(0.9, 1.1, 3)) * 1.1
     ambient = exposure * contrast * np.array(dice.several(0.85, 1.15, 3)) * 0.8
@@ -85,7 +85,7 @@ class World:
     beyond its last solid are empty.
     """
 
-    places: int
+    most_solids: int
     columns: Tensor
     solids: list[Solids]
     focal: Tensor
@@ -98,8 +98,8 @@ def pack(scenes: list[Scene], device: torch.device) -> World:
     def tensor(array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(device)
 
-    places = max(len(scene.solids) for scene in scenes)
-    rows = np.zeros((len(scenes), places, scenes[0].solids.shape[1]))
+    most_solids = max(len(scene.solids) for scene in scenes)
+    rows = np.zeros((len(scenes), most_solids, scenes[0].solids.shape[1]))
     for own, scene in zip(rows, scenes, strict=True):
         own[: len(scene.solids)] = scene.solids[np.argsort(scene.solids[:, Solid.KIND], kind="stable")]
     columns = np.ascontiguousarray(rows.reshape(-1, rows.shape[2]).T, dtype=np.float32)
@@ -109,16 +109,16 @@ def pack(scenes: list[Scene], device: torch.device) -> World:
     for k, shape in SHAPES.items():
         mine = np.flatnonzero(kind == k)
         if len(mine):
-            fields = shape.prepare(columns[:, mine], frame[..., mine // places])
-            made = shape._make(tensor(field)[..., None] for field in fields)
-            solids.append(Solids(tensor(mine // places), tensor(mine), made))
+            fields = shape.prepare(columns[:, mine], frame[..., mine // most_solids])
+            fields_of_shape = shape._make(tensor(field)[..., None] for field in fields)
+            solids.append(Solids(tensor(mine // most_solids), tensor(mine), fields_of_shape))
     masks = [kind == Kind.SKY, kind <= Kind.PLANE, *(kind == k for k in (Kind.BOX, Kind.ELLIPSOID, Kind.CAPSULE))]
     masks += [texture == t for t in range(1, 5)]
     lights = tensor(values[3:, :, None])
     key = torch.tensor([[scene.key] for scene in scenes], device=device)
     light = Light(tensor(frame[..., None]), lights[:3], lights[3:6], lights[6], lights[7], key)
     marked = tensor(np.concatenate([columns, np.array(masks, dtype=np.float32)]))
-    return World(places, marked, solids, lights[8], light)
+    return World(most_solids, marked, solids, lights[8], light)
 
 
 def _light_frame(direction: Array) -> Array:
