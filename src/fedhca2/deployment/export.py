@@ -36,9 +36,9 @@ def card(trained: Trained, format: str, file: str, own: Size) -> str:
     lines = [
         f"# {spec.name}",
         "",
-        f"A model for {', '.join(_plain(trained.tasks[task].title.lower()) for task in spec.tasks)}, trained by client"
-        f" {_plain(spec.name)} on data set {_plain(spec.data)} in a federation ({_plain(experiment.method_name)},"
-        f" {experiment.rounds} rounds, seed {experiment.seed}). File: {_plain(file)}.",
+        f"A model for {', '.join(_escape(trained.tasks[task].title.lower()) for task in spec.tasks)}, trained by client"
+        f" {_escape(spec.name)} on data set {_escape(spec.data)} in a federation ({_escape(experiment.method_name)},"
+        f" {experiment.rounds} rounds, seed {experiment.seed}). File: {_escape(file)}.",
         "",
         how_to_load[format],
         "",
@@ -53,19 +53,19 @@ def card(trained: Trained, format: str, file: str, own: Size) -> str:
         "| --- | ---: | --- | --- |",
         *(_row(trained, task) for task in spec.tasks),
         "",
-        _evaluated(trained, own),
+        _describe_scores(trained, own),
     ]
     for task, space in trained.spaces.items():
         if space.names:
-            names = ", ".join(f"{i} {_plain(name)}" for i, name in enumerate(space.names))
-            lines += ["", f"Classes of {_plain(task)}: {names}."]
+            names = ", ".join(f"{i} {_escape(name)}" for i, name in enumerate(space.names))
+            lines += ["", f"Classes of {_escape(task)}: {names}."]
     return "\n".join(lines) + "\n"
 
 
-def _plain(text: str) -> str:
+def _escape(text: str) -> str:
     """Text of a user in Markdown, with every sign that Markdown or HTML could take for its own as a number.
 
-    >>> _plain("a|b <img>")
+    >>> _escape("a|b <img>")
     'a&#124;b &#60;img&#62;'
     """
     return re.sub(r"[&<>\\`*\[\]|!~$]", lambda sign: f"&#{ord(sign[0])};", " ".join(text.split()))
@@ -96,13 +96,13 @@ def _other_sizes(trained: Trained, own: Size) -> str:
     return f"For {'larger images' if own == trained.size else 'images of other sizes'}, export with their `--size`."
 
 
-def _evaluated(trained: Trained, own: Size) -> str:
+def _describe_scores(trained: Trained, own: Size) -> str:
     """What the scores were measured on."""
     height, width = trained.size
     larger = ", larger ones scaled down to it and scored at their own size" if trained.resizes else ""
     note = "" if own == trained.size else f" Images of {own[0]}×{own[1]} may score otherwise."
     tested = trained.run.finished and trained.run.outcome.split == "test"
-    images = f"the {'test' if tested else 'validation'} images of {_plain(trained.spec.name)}"
+    images = f"the {'test' if tested else 'validation'} images of {_escape(trained.spec.name)}"
     return f"Scores are of {images}: smaller ones padded to {height}×{width}{larger}.{note}"
 
 
@@ -113,7 +113,7 @@ def _row(trained: Trained, task: str) -> str:
         main = headline(trained.tasks[task], scores)
         shown = f"{metric_heading(main.metric, main.higher_is_better)} {score_text(main.unit, main.value)}"
     channels, reading = trained.tasks[task].channels_for(trained.spaces[task]), trained.tasks[task].reading
-    return f"| {_plain(task)} | {channels} | {_plain(reading)} | {_plain(shown)} |"
+    return f"| {_escape(task)} | {channels} | {_escape(reading)} | {_escape(shown)} |"
 
 
 class Exported(nn.Module):
@@ -140,8 +140,8 @@ class Exported(nn.Module):
         padded, inside = (image - self.mean) / self.deviation, []
         for dim, side, own in zip((2, 3), self.size, image.shape[-2:], strict=True):
             positions = torch.arange(side, device=image.device) - (side - own) // 2
-            known = (positions >= 0) & (positions < own)
-            padded = padded.index_select(dim, positions.clamp(0, own - 1)) * known.view(-1, *[1] * (3 - dim))
+            is_inside = (positions >= 0) & (positions < own)
+            padded = padded.index_select(dim, positions.clamp(0, own - 1)) * is_inside.view(-1, *[1] * (3 - dim))
             inside.append(torch.arange(own, device=image.device) + (side - own) // 2)
         outputs = self.model(padded).values()
         return tuple(
@@ -179,7 +179,7 @@ def export(trained: Trained, format: Format, folder: Path, size: Size | None = N
     return [path, about]
 
 
-def exported(trained: Trained, own: Size) -> Exported:
+def build_exported(trained: Trained, own: Size) -> Exported:
     """The network for images of this size, with their preparation; raises UserError if they are too large."""
     size = trained.input_size(own, "--size")
     return Exported(trained.model(size), size).eval()
@@ -187,7 +187,7 @@ def exported(trained: Trained, own: Size) -> Exported:
 
 def _program(trained: Trained, own: Size) -> torch.export.ExportedProgram:
     """The program for any number of images of this size; at the size of training, also for all smaller ones."""
-    network, free = exported(trained, own), {0: Dim("batch", min=1)}
+    network, free = build_exported(trained, own), {0: Dim("batch", min=1)}
     if own == trained.size:
         free |= {2: Dim("height", min=1, max=own[0]), 3: Dim("width", min=1, max=own[1])}
     try:

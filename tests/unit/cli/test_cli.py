@@ -9,7 +9,7 @@ import typer
 
 from command import invoke, refused
 from fedhca2.cli import app
-from fedhca2.cli.app import clear_errors, print_anywhere
+from fedhca2.cli.app import print_anywhere, report_errors
 from fedhca2.version import __version__
 
 
@@ -103,7 +103,7 @@ def test_a_run_over_flower_takes_no_other_settings(tmp_path):
 
 
 def test_ctrl_c_is_a_line_and_exit_code_130(capsys):
-    with pytest.raises(typer.Exit) as ended, clear_errors():
+    with pytest.raises(typer.Exit) as ended, report_errors():
         raise KeyboardInterrupt
     assert (ended.value.exit_code, capsys.readouterr().err) == (130, "interrupted\n")
 

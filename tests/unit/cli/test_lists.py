@@ -7,7 +7,7 @@ import pytest
 from command import as_json, invoke, printed, refused
 from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS, components_of
-from fedhca2.reports.variants import flat
+from fedhca2.reports.variants import flatten
 from fedhca2.run_folder.folder import lock_folder
 from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.reader import RunFiles
@@ -142,7 +142,7 @@ def test_every_setting_of_an_experiment_has_its_value():
 
 
 def test_the_settings_of_an_experiment_are_what_a_run_writes_down():
-    written = dict(flat(Experiment.load("demo").to_dict(), lists=True)).keys()
+    written = dict(flatten(Experiment.load("demo").to_dict(), lists=True)).keys()
     shown = {setting["key"] for setting in as_json("config", "show", "demo")}
     assert sorted(key for key in written - {"method.name"} if key not in shown) == []
 

@@ -52,7 +52,7 @@ def test_picture_names_its_file_after_the_client_and_the_sample(tmp_path, monkey
 
 def test_a_comparison_says_how_many_runs_wait():
     console = ParallelConsole(Console(file=StringIO(), width=200), total=4, done=0)
-    console.said -= 61  # a line each minute
+    console.last_printed -= 61  # a line each minute
     console.looked([], 3)
     assert console.console.file.getvalue() == "3 more waiting\n"
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from fedhca2.clients import DeviceSlot
 from fedhca2.clients.evaluation import evaluate, sample_predictions
 from fedhca2.deployment import Trained
-from fedhca2.deployment.export import export, exported
+from fedhca2.deployment.export import build_exported, export
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import plan_clients
@@ -64,7 +64,7 @@ def evaluated(client):
 
 def by_export(trained, image):
     with torch.inference_mode():
-        outputs = exported(trained, tuple(image.shape[1:]))(image.float()[None])
+        outputs = build_exported(trained, tuple(image.shape[1:]))(image.float()[None])
     return read(outputs)
 
 

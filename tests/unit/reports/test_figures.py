@@ -12,7 +12,7 @@ from fedhca2.reports.figures import COLOURS, Slider, conflict, heat_map, mixing
 from fedhca2.reports.figures.conflict import SYMBOLS, Point, conflict_figures, principal_map, tsne_map
 from fedhca2.reports.figures.curves import cost_figures, draw_series, loss_curves, metric_curves, weight_figures
 from fedhca2.reports.figures.groups import ClientGroups, by_members, group_clients, mean_of
-from fedhca2.reports.figures.mixing import attention_figures, friends, grouping_figures
+from fedhca2.reports.figures.mixing import attention_figures, chosen_members, grouping_figures
 from fedhca2.run_folder.baseline import baseline_files
 from fedhca2.run_folder.folder import BASELINE_METRICS
 from fedhca2.run_folder.reader import RunFiles
@@ -80,7 +80,7 @@ def test_the_map_keeps_distances_that_fit_a_plane_and_is_turned_towards_the_one_
     np.testing.assert_allclose(found**2, 2 - 2 * cosine, atol=1e-9)
     assert share == pytest.approx(1)
     turned = points @ np.array([[0.0, 1.0], [-1.0, 0.0]])
-    np.testing.assert_allclose(principal_map(cosine, near=turned)[0], turned, atol=1e-9)
+    np.testing.assert_allclose(principal_map(cosine, previous=turned)[0], turned, atol=1e-9)
 
 
 def alike(groups, copies=3):
@@ -167,16 +167,16 @@ def test_a_partner_that_nobody_chose_is_not_counted_although_both_get_the_same_m
         "gets": [list(blend.gets) for blend in voted.blends],
         "votes": voted.votes.tolist(),
     }
-    assert (mixing.shares(event)[[0, 1], [1, 0]] > 0).all()
-    assert friends(event).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
-    assert "in 0%" in mixing.correctness(friends(event), list("xxyy"))
+    assert (mixing.first_weights(event)[[0, 1], [1, 0]] > 0).all()
+    assert chosen_members(event).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
+    assert "in 0%" in mixing.describe_choices(chosen_members(event), list("xxyy"))
 
 
 def test_grouping_counts_common_rounds_only():
     both = {"members": ["a", "b"], "mixing": [[[0.5, 0.5]]], "gets": [[0, 0]]}
     alone = {"members": ["a"], "mixing": [[[1.0]]], "gets": [[0]]}
     (same,) = by_members([both, alone, alone], ClientGroups({}, {}))
-    assert mean_of(same.matrices(friends)).tolist() == [[1, 1], [1, 1]]
+    assert mean_of(same.matrices(chosen_members)).tolist() == [[1, 1], [1, 1]]
 
 
 @pytest.mark.parametrize(("cosine", "explained"), [(-0.2, True), (0.2, False)])

@@ -114,9 +114,9 @@ def test_wandb_gets_the_numbers_of_a_round_in_one_call(monkeypatch):
 
 OWN = """
 class Mine:
-    def __init__(self, place): self.place = place
-    def start(self, run): print("start", run.name, run.config["rounds"]); assert self.place != "stays shut"
-    def log(self, numbers): print("log", len(numbers)); assert self.place != "breaks"
+    def __init__(self, target): self.target = target
+    def start(self, run): print("start", run.name, run.config["rounds"]); assert self.target != "stays shut"
+    def log(self, numbers): print("log", len(numbers)); assert self.target != "breaks"
     def keep(self, files): print("keep", *files)
     def close(self, *, finished): print("close", finished)
 class Other: pass

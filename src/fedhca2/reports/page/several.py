@@ -13,7 +13,7 @@ from fedhca2.reports.figures.groups import group_clients
 from fedhca2.reports.layouts import marked_cell, marks_note
 from fedhca2.reports.page import ONE_EVALUATION, AnswerBlock, Block, Cell, Drawing, Section, Table, Tile, tables
 from fedhca2.reports.page.predictions import comparison_galleries
-from fedhca2.reports.variants import differing, flat, variants
+from fedhca2.reports.variants import differing_keys, flatten, variants
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks.task import TRIVIAL
 from fedhca2.words import UNKNOWN, gain_text
@@ -51,11 +51,11 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
 def comparison_answer(comparison: Comparison, runs: Variants) -> AnswerBlock:
     """The method with the highest Δm, its spread over seeds, the others, and what it cost."""
     others = {m: row[DELTA_M] for m, row in comparison.entries.items() if DELTA_M in row and m not in comparison.alone}
-    known = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
-    if not known:
+    finite = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
+    if not finite:
         sentence = "Δm is unknown: a local score is 0, or no run of `local` has the same settings and seeds."
         return AnswerBlock("Δm", UNKNOWN, [tables.MEANING], [sentence, *tables.unclear_scores(runs)], ())
-    ranked = dict(sorted(known.items(), key=lambda pair: -pair[1].mean))
+    ranked = dict(sorted(finite.items(), key=lambda pair: -pair[1].mean))
     first, *rest = [
         Tile(f"Δm of {method}", f"{entry.mean:+.2f}%", _over_seeds(entry), tables.mark_of(entry.mean))
         for method, entry in ranked.items()
@@ -112,8 +112,8 @@ def _by_column(title: str, columns: Sequence[Column], rows: list[list[Cell]], no
 
 def settings_tables(runs: Mapping[str, RunFiles]) -> list[Table]:
     """List the settings in which the runs differ, and those that all of them have in common."""
-    settings = [dict(flat(run.settings)) for run in runs.values()]
-    keys = differing(list(runs.values()))
+    settings = [dict(flatten(run.settings)) for run in runs.values()]
+    keys = differing_keys(list(runs.values()))
     rows = [[Cell(key), *(Cell(str(own.get(key, UNKNOWN))) for own in settings)] for key in keys]
     common = [[Cell(key), Cell(str(value))] for key, value in settings[0].items() if key not in keys]
     return [
@@ -199,8 +199,8 @@ def matching_rounds(means: Mapping[str, Series], local: Series, higher: bool) ->
     "Rounds to local's final score: local 2, fedper 1."
     """
     needed = {method: curves.rounds_to_match(one, local, higher) for method, one in means.items()}
-    told = ", ".join(f"{method} {'never' if round is None else round}" for method, round in needed.items())
-    return f"Rounds to {LOCAL}'s final score: {told}."
+    by_method = ", ".join(f"{method} {'never' if round is None else round}" for method, round in needed.items())
+    return f"Rounds to {LOCAL}'s final score: {by_method}."
 
 
 def mean_series(several: Sequence[Series]) -> Series:
@@ -232,8 +232,8 @@ def _costs(rows: Variants, colours: Mapping[str, str]) -> list[Figure]:
         seconds += curves.draw_series(label, colours[label], times, range(1, rounds + 1), band="seeds")
     sums = {label: [same[0].outcome.bytes[way] for way in ("up", "down")] for label, same in rows.items()}
     note = "Whole rounds: clients and server."
-    told = "All clients together, one seed: upload (dark), download (light)."
+    traffic_note = "All clients together, one seed: upload (dark), download (light)."
     return [
         Figure("seconds", "Time per round", note, seconds, round_axes(rounds, "s")),
-        curves.total_bytes("bytes", told, sums, colours),
+        curves.total_bytes("bytes", traffic_note, sums, colours),
     ]
