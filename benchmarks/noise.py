@@ -16,12 +16,12 @@ KEY = bytes(32)
 
 def least(work: Callable[[], object], repeats: int) -> float:
     """Return the least processor seconds."""
-    found = []
+    times = []
     for _ in range(repeats):
         start = process_time()
         work()
-        found.append(process_time() - start)
-    return min(found)
+        times.append(process_time() - start)
+    return min(times)
 
 
 def rows(quick: bool = False, repeats: int = 3) -> Iterator[Row]:

@@ -22,7 +22,7 @@ KINDS = [("outdoor", "semseg"), ("outdoor", "sal"), ("indoor", "semseg"), ("indo
 ROUNDS = 3
 PARTS = ("imports", "start-up", "train", "aggregate", "checkpoint", "evaluate", "page")
 GB = 1e9
-MOST_MEMORY = 2.0  # GB, beside the clients at work
+MOST_MEMORY = 2.0  # GB, without the clients at work
 
 
 def measure(count: int) -> dict[str, Any]:
@@ -43,11 +43,11 @@ def measure(count: int) -> dict[str, Any]:
     def timed(owner: type, name: str, part: str) -> None:
         call = getattr(owner, name)
 
-        def measured(self: Any, *given: Any, **named: Any) -> Any:
-            final = part == "train" and all(order.finish for order in given[0].values())
+        def measured(self: Any, *args: Any, **options: Any) -> Any:
+            final = part == "train" and all(order.finish for order in args[0].values())
             start = process_time()
             try:
-                return call(self, *given, **named)
+                return call(self, *args, **options)
             finally:
                 seconds["evaluate" if final else part] += process_time() - start
 
@@ -59,20 +59,20 @@ def measure(count: int) -> dict[str, Any]:
     timed(RunFolder, "commit", "checkpoint")
     experiment = Experiment.load("scenes_1000", [f"clients={json.dumps(clients(count))}", f"rounds={ROUNDS}"])
     with tempfile.TemporaryDirectory() as folder, ConsoleWatcher(Console(quiet=True)) as watcher:
-        place, started = Path(folder) / "run", watcher.started
+        out, started = Path(folder) / "run", watcher.started
         began = process_time()
 
-        def noted(*given: Any) -> None:
+        def noted(*args: Any) -> None:
             seconds["start-up"] = process_time() - began
-            started(*given)
+            started(*args)
 
         watcher.started = noted  # type: ignore[method-assign]
-        result = run(experiment, place, watcher=watcher)
-        memory, disk = most_resident(), {part: size(place / part) for part in ("", "checkpoints", "models")}
+        result = run(experiment, out, watcher=watcher)
+        memory, disk = most_resident(), {part: size(out / part) for part in ("", "checkpoints", "models")}
         began = process_time()
         from fedhca2.reports.page.write import write_page
 
-        page = write_page([RunFiles.open(place)], place / "report.html")
+        page = write_page([RunFiles.open(out)], out / "report.html")
         seconds |= {"page": process_time() - began, "clock": perf_counter() - clock}
         sent = sum(result.bytes.values()) / ROUNDS
         figures = {"memory": memory, "with the page": most_resident(), "bytes": sent, "page": size(page)}
@@ -81,7 +81,7 @@ def measure(count: int) -> dict[str, Any]:
 
 def clients(count: int) -> list[dict[str, Any]]:
     """As many clients of all kinds, as evenly as possible."""
-    numbers = [count // len(KINDS) + (place < count % len(KINDS)) for place in range(len(KINDS))]
+    numbers = [count // len(KINDS) + (i < count % len(KINDS)) for i in range(len(KINDS))]
     return [
         {"name": f"{data}-{task}", "data": data, "tasks": [task], "copies": number, "epochs": 2}
         for (data, task), number in zip(KINDS, numbers, strict=True)
@@ -112,10 +112,10 @@ def measured(count: int) -> dict[str, Any]:
 def rows(quick: bool = False) -> Iterator[Row]:
     """Measure a small and a larger federation; if `quick`, the small one."""
     for count in (10,) if quick else (10, 100):
-        found = measured(count)
+        figures = measured(count)
         for part in PARTS:
-            yield Row(f"{count} clients, {part}", found["seconds"][part], "CPU-s")
-        yield Row(f"{count} clients, memory", found["memory"] / GB, "GB", at_most=MOST_MEMORY)
+            yield Row(f"{count} clients, {part}", figures["seconds"][part], "CPU-s")
+        yield Row(f"{count} clients, memory", figures["memory"] / GB, "GB", at_most=MOST_MEMORY)
 
 
 def table(numbers: list[int]) -> None:

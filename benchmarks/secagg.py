@@ -187,9 +187,9 @@ def small(method: dict, secure: dict | None, rounds: int) -> Experiment:
     )
 
 
-def farthest(ours: dict, theirs: dict) -> float:
+def farthest(ours: dict, others: dict) -> float:
     """Return the largest difference of any value in any model."""
-    return max(float((theirs[file][key] - tensor).abs().max()) for file in ours for key, tensor in ours[file].items())
+    return max(float((others[file][key] - tensor).abs().max()) for file in ours for key, tensor in ours[file].items())
 
 
 def rounds() -> None:

@@ -21,7 +21,7 @@ def made():
         patch.syspath_prepend(str(ROOT / "benchmarks"))
         results, records = import_module("results"), import_module("results_records")
         page = results.Page(results.Runs(records.read_records(records.RECORDS)))
-        return {file: dict(BLOCK.findall(page.filled(text))) for file, text in TEXTS.items()}, page.figures
+        return {file: dict(BLOCK.findall(page.fill(text))) for file, text in TEXTS.items()}, page.figures
 
 
 @pytest.mark.parametrize(("page", "block"), BLOCKS, ids=lambda value: value if isinstance(value, str) else value.stem)

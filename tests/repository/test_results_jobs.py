@@ -76,6 +76,6 @@ def test_every_listed_run_is_in_a_block_and_every_block_has_runs(results, jobs, 
         finished_run(name, 1, *options[1::2], of=experiment)
     import_module("results_adding").add_runs([tmp_path / "runs"], tmp_path / "records")
     page = results.Page(results.Runs(import_module("results_records").read_records(tmp_path / "records")))
-    text = page.filled("".join(file.read_text("utf-8") for file in PAGES))
+    text = page.fill("".join(file.read_text("utf-8") for file in PAGES))
     assert page.runs.unused() == {}
     assert re.findall(r"^\*`.*(?:was|were) not run.*", text, re.M) == []

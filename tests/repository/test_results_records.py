@@ -92,7 +92,7 @@ def forget(file, client):
 
 def test_a_folder_without_runs_is_refused(add, tmp_path, capsys):
     assert not add(tmp_path / "nothing")
-    assert "nothing: should hold runs" in capsys.readouterr().err
+    assert "nothing: expected runs in it" in capsys.readouterr().err
 
 
 def test_where_data_and_weights_are_is_not_recorded(add, finished_run, records, read):
