@@ -67,14 +67,14 @@ def imported(folder):
                 yield from sources.get(name, [])
 
 
-def test_what_talks_to_a_network_is_declared_and_pinned():
+def test_packages_that_use_the_network_are_declared_and_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["flower"]]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["flower"]]
     pinned = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
-    found = {*imported(ROOT / "src" / "fedhca2" / "federation" / "flower")} - {"google-auth"}  # protobuf's namespace
-    for lines in (wanted, pinned):
+    needed = {*imported(ROOT / "src" / "fedhca2" / "federation" / "flower")} - {"google-auth"}  # protobuf's namespace
+    for lines in (declared, pinned):
         names = {re.split("[<>=]", line)[0].lower() for line in lines}
-        assert {name.lower() for name in found} - names == set()
+        assert {name.lower() for name in needed} - names == set()
 
 
 def foreign_names(source):
@@ -96,7 +96,7 @@ def foreign_names(source):
 def test_compiled_functions_use_nothing_of_other_files():
     """numba keeps their machine code until their own file changes."""
     sources = {file.name: file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py")}
-    assert {name: found for name, source in sources.items() if (found := foreign_names(source))} == {}
+    assert {name: names for name, source in sources.items() if (names := foreign_names(source))} == {}
 
 
 def called():

@@ -52,15 +52,15 @@ def test_a_config_names_a_method_by_its_file(config):
 
 
 def test_a_mistake_in_the_settings_of_a_method_by_file_is_one_line(config):
-    found = command("run", config, "--set", "method.sharpness=-1")
-    assert found.exit_code == 2
-    assert "FRIENDLY: encoder.sharpness: expected more than 0, got -1" in found.output
+    done = command("run", config, "--set", "method.sharpness=-1")
+    assert done.exit_code == 2
+    assert "FRIENDLY: encoder.sharpness: expected more than 0, got -1" in done.output
 
 
 @pytest.mark.slow
 def test_a_run_with_a_method_by_its_file_can_be_read_back(config, tmp_path):
-    found = command("run", config, "--out", tmp_path / "run")
-    assert found.exit_code == 0, found.output
+    done = command("run", config, "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
     assert Experiment.load(tmp_path / "run" / "config.yaml").resolved_method == Experiment.load(config).resolved_method
 
 
@@ -89,7 +89,7 @@ def test_the_other_examples_are_short_and_do_what_they_say(name, capsys):
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_run_with_the_other_examples_continues(name, config, tmp_path):
     settings = ("--set", f"method=examples/{name}", "--set", "rounds=2")
-    found = command("run", config, "--out", tmp_path / "run", *settings)
-    assert found.exit_code == 0, found.output
-    found = command("resume", tmp_path / "run", "--set", "rounds=3")
-    assert found.exit_code == 0, found.output
+    done = command("run", config, "--out", tmp_path / "run", *settings)
+    assert done.exit_code == 0, done.output
+    done = command("resume", tmp_path / "run", "--set", "rounds=3")
+    assert done.exit_code == 0, done.output

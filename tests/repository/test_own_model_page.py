@@ -87,8 +87,8 @@ INTERACTION_FAULTS = {
 @pytest.mark.parametrize("fault", INTERACTION_FAULTS)
 def test_a_fault_in_an_interaction_is_one_line_before_a_folder_is_made(fault, exchanging, tmp_path):
     before, after, line = INTERACTION_FAULTS[fault]
-    place = r"^model: cannot be built: interaction \S*my_interaction.py:Gate"
-    with pytest.raises(UserError, match=rf"{place}.*{line}[^\n]*$"):
+    prefix = r"^model: cannot be built: interaction \S*my_interaction.py:Gate"
+    with pytest.raises(UserError, match=rf"{prefix}.*{line}[^\n]*$"):
         run(exchanging(before, after), tmp_path / "run", watcher=Silent(), engine=InProcessEngine())
     assert not (tmp_path / "run").exists()
 
@@ -174,10 +174,10 @@ def test_settings_of_types_that_no_config_has_are_the_class_s_own_matter(mine):
     assert clients(mine(("width=16", "width=16, norm: nn.Module | None = None")))
 
 
-@pytest.mark.parametrize(("change", "found"), [("maps[0]", "a tensor 2×8×16×16"), ("None", "NoneType")])
-def test_an_encoder_without_a_list_of_maps_is_told_so_before_they_are_projected(mine, change, found):
+@pytest.mark.parametrize(("change", "got"), [("maps[0]", "a tensor 2×8×16×16"), ("None", "NoneType")])
+def test_an_encoder_without_a_list_of_maps_is_refused_before_projection(mine, change, got):
     changes = [("        return maps", f"        return {change}")]
-    with pytest.raises(UserError, match=rf"expected a list of maps 2×8×16×16, .*, got {found}"):
+    with pytest.raises(UserError, match=rf"expected a list of maps 2×8×16×16, .*, got {got}"):
         clients(mine(*changes, overrides=["model.feature_width=8"]))
 
 

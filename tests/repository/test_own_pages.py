@@ -78,7 +78,7 @@ def test_the_data_set_on_the_page_is_checked_and_painted(shelves, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_data_set_on_the_page_trains_and_is_found_from_anywhere(shelves, tmp_path, monkeypatch):
+def test_the_data_set_on_the_page_trains_and_works_from_any_folder(shelves, tmp_path, monkeypatch):
     run("run", shelves, "--out", tmp_path / "run")
     monkeypatch.chdir("/")
     assert "mIoU" in run("evaluate", tmp_path / "run")

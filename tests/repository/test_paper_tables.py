@@ -14,7 +14,7 @@ from fedhca2.reports.layouts import to_markdown
 from fedhca2.tasks import TASKS, LabelSpace
 
 SCALES = {"Table 4": "nyud, single-task", "Supplementary table 2": "pascal, single-task"}  # the columns that runs share
-TABLES = sorted({place for one in built_in_experiments() for place in one.belongs_to if "able" in place})
+TABLES = sorted({table for one in built_in_experiments() for table in one.belongs_to if "able" in table})
 
 
 @dataclass(frozen=True)

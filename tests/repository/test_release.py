@@ -53,9 +53,9 @@ def wheel(sdist, tmp_path_factory):
 @pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel):
     here = {path.relative_to(PACKAGE.parent).as_posix() for path in PACKAGE.rglob("*") if path.is_file()}
-    wanted = {name for name in here if "__pycache__" not in name}
-    found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert found == wanted
+    expected = {name for name in here if "__pycache__" not in name}
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed == expected
 
 
 @pytest.mark.slow
@@ -93,8 +93,8 @@ def test_a_commit_is_checked_by_the_tools_of_make_lint():
     (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
     used = [hook["entry"].split()[:2] for hook in local["hooks"]]
     lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.M)[1]
-    wanted = re.findall(r"\$\(BIN\)/(\S+)(?: (\w+))?", lint)
-    assert [[f".venv/bin/{tool}", *filter(None, [word])] for tool, word in wanted] == used
+    expected = re.findall(r"\$\(BIN\)/(\S+)(?: (\w+))?", lint)
+    assert [[f".venv/bin/{tool}", *filter(None, [word])] for tool, word in expected] == used
 
 
 def test_ci_runs_targets_of_the_makefile():

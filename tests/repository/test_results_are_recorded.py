@@ -32,7 +32,7 @@ def test_a_block_is_what_the_records_give(made, page, block):
 
 def spreads(text):
     """Every mean with its deviation, with plain signs and spaces; a sign of a gain may be missing."""
-    return {re.sub(r"[\s+]", "", found).replace("−", "-") for found in SPREAD.findall(text)}
+    return {re.sub(r"[\s+]", "", match).replace("−", "-") for match in SPREAD.findall(text)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -54,7 +54,7 @@ def test_recorded_runs_can_be_left_out(listed, results, finished_run, tmp_path, 
     assert gone == {"scenes_1c-fedavg-s1", "scenes_1c-fedhca2-c0.2-s0"}
 
 
-def test_a_run_is_made_again_if_its_record_lacks_the_rounds_that_are_asked_for(listed, results, finished_run, tmp_path):
+def test_a_run_is_made_again_if_its_record_lacks_the_requested_rounds(listed, results, finished_run, tmp_path):
     records = ["--records", str(tmp_path / "records")]
     finished_run("a", 1, "method=local")
     results.main([*records, "add", str(tmp_path / "runs")])

@@ -60,7 +60,7 @@ def test_a_run_replaces_one_with_its_settings_and_seed(add, finished_run, read):
     assert [record.scores["outdoor-sal"] for record in read()] == [{"sal": {"max_f": 51.0}}]
 
 
-def test_other_seeds_methods_and_settings_are_kept_apart(add, finished_run, read):
+def test_runs_with_other_seeds_methods_and_settings_are_separate(add, finished_run, read):
     for number, setting in enumerate(["seed=0", "seed=1", "method=fedper", "method.c=0.2", "rounds=20"]):
         add(finished_run(str(number), number, setting))
     assert len(read()) == 5

@@ -41,7 +41,7 @@ def test_runs_that_were_finished_but_not_recorded_are_not_made_again(run, finish
     assert capsys.readouterr().out == ""
 
 
-def test_an_unknown_part_and_setting_are_told(results, capsys):
+def test_an_unknown_part_and_setting_are_refused(results, capsys):
     with pytest.raises(SystemExit):
         results.main(["run", "cruve"])
     assert "'cruve' is not a part (catalogue, curve, " in capsys.readouterr().err

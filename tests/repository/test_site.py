@@ -92,7 +92,7 @@ def test_docstrings_are_read_as_markdown(load, docstring, markup):
 
 @pytest.fixture
 def faults(load, tmp_path):
-    """What the check says about a page beside `other.html`, which has a place `there`."""
+    """What the check says about a page in a folder with `other.html`, which has an anchor `there`."""
 
     def faults(body):
         (tmp_path / "other.html").write_text('<h1 id="there">Other</h1>')
@@ -127,8 +127,8 @@ def test_a_sound_page_has_no_faults(faults, body):
     ],
 )
 def test_the_check_finds_a_fault(faults, body, fault):
-    (found,) = faults(body)
-    assert fault in found
+    (reported,) = faults(body)
+    assert fault in reported
 
 
 def test_the_gallery_gives_every_command_what_it_needs(load):

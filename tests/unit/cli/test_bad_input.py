@@ -57,8 +57,10 @@ def broken():
     """Every data set that is opened has a broken image."""
 
     def opened(experiment):
-        found = {spec.data: opened_once(experiment.data[spec.data], experiment.task_set) for spec in experiment.specs}
-        return {name: OpenData(Altered(data.train, break_first), data.val) for name, data in found.items()}
+        data_by_name = {
+            spec.data: opened_once(experiment.data[spec.data], experiment.task_set) for spec in experiment.specs
+        }
+        return {name: OpenData(Altered(data.train, break_first), data.val) for name, data in data_by_name.items()}
 
     with patch("small_run.open_data_once", opened):
         yield

@@ -12,7 +12,7 @@ def root(tmp_path):
     return tmp_path / "rooms"
 
 
-def test_scenes_are_written_in_the_size_that_is_asked_for(root):
+def test_scenes_are_written_in_the_requested_size(root):
     assert Image.open(root / "images" / "0000002.png").size == (64, 32)
 
 

@@ -15,7 +15,7 @@ from small_run import clients_of, small
 
 pytestmark = pytest.mark.slow
 SIZE = (32, 32)
-PLACES = {
+FOLDERS = {
     "pascal_context": (
         *("JPEGImages", "semseg/VOC12", "sal_distill", "normals_distill", "pascal-context/trainval", "human_parts"),
         *("ImageSets/Context", "ImageSets/Parts", "json"),
@@ -44,27 +44,27 @@ def mutated(data, rng):
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory):
-    roots = {layout: tmp_path_factory.mktemp(layout) / "root" for layout in PLACES}
+    roots = {layout: tmp_path_factory.mktemp(layout) / "root" for layout in FOLDERS}
     for layout, root in roots.items():
         write_scenes(layout, root, 1, 1, SIZE, seed=0)
     return roots
 
 
-@pytest.mark.parametrize("layout", PLACES)
+@pytest.mark.parametrize("layout", FOLDERS)
 def test_checking_a_mutated_archive_names_what_is_broken(archives, layout, tmp_path):
-    rng, root, found = random.Random(layout), tmp_path / "root", 0
+    rng, root, named = random.Random(layout), tmp_path / "root", 0
     shutil.copytree(archives[layout], root)
     for number in range(45):
-        folder = root / PLACES[layout][number % len(PLACES[layout])]
+        folder = root / FOLDERS[layout][number % len(FOLDERS[layout])]
         file = rng.choice(sorted(folder.iterdir()))
         whole = file.read_bytes()
         file.write_bytes(mutated(whole, rng))
         done = invoke("data", "check", root)  # which loads every sample
         assert (done.exit_code in (0, 1), done.stderr) == (True, ""), (file, done.output)
         assert isinstance(done.exception, SystemExit | None), (file, done.exception)
-        found += f"broken: {file}: " in done.output
+        named += f"broken: {file}: " in done.output
         file.write_bytes(whole)
-    assert found > 20
+    assert named > 20
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +86,10 @@ def predicted(run, image, tmp_path):
     return done.exit_code == 0
 
 
-@pytest.mark.parametrize("place", ["images/0000000.png", "JPEGImages/0000000.jpg"])
-def test_predicting_a_mutated_image_is_a_picture_or_a_line(archives, run, tmp_path, place):
-    rng = random.Random(place)
-    whole = next(root / place for root in archives.values() if (root / place).exists())
+@pytest.mark.parametrize("file", ["images/0000000.png", "JPEGImages/0000000.jpg"])
+def test_predicting_a_mutated_image_is_a_picture_or_a_line(archives, run, tmp_path, file):
+    rng = random.Random(file)
+    whole = next(root / file for root in archives.values() if (root / file).exists())
     image = tmp_path / whole.name
     outcomes = []
     for _ in range(30):

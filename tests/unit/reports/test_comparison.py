@@ -45,8 +45,8 @@ def test_a_run_that_is_older_than_a_setting_has_its_default(tmp_path):
 def test_csv_gives_every_digit_back(comparison):
     rows = list(csv.DictReader(StringIO(comparison.table().to_csv())))
     column = Column("outdoor, single-task", "sal", "max_f", True)
-    found = next(row for row in rows if row["method"] == "fedhca2" and row["task"] == "sal")
-    assert float(found["mean"]) == comparison.entries["fedhca2"][column].mean
+    record = next(row for row in rows if row["method"] == "fedhca2" and row["task"] == "sal")
+    assert float(record["mean"]) == comparison.entries["fedhca2"][column].mean
 
 
 def test_an_unfinished_run_is_refused(tmp_path):
@@ -111,7 +111,7 @@ def twins(tmp_path):
     return gather([alone, with_twin(made_run(tmp_path / "ours", "fedavg"), delta_m=5.0, delta_m_by_client=20.0)])
 
 
-def test_the_worst_client_the_share_that_loses_and_the_spread_are_known():
+def test_the_worst_client_the_share_that_loses_and_the_spread():
     alone = {name: {"depth": {"rmse": 1.0}} for name in "abcd"}
     ours = {name: {"depth": {"rmse": rmse}} for name, rmse in zip("abcd", (0.9, 1.1, 0.8, 1.0), strict=True)}
     across = across_clients(ours, alone, TASKS)

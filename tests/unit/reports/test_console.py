@@ -28,14 +28,14 @@ def test_a_reason_is_shown_as_it_is(why):
     assert f"round 1: home was excluded: {why}" in console.file.getvalue()
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(100.0, "About 1 h 5 min left (39 rounds)."), (5.0, "")])
-def test_a_long_run_says_after_its_first_round_how_long_it_will_take(seconds, said):
+@pytest.mark.parametrize(("seconds", "estimate"), [(100.0, "About 1 h 5 min left (39 rounds)."), (5.0, "")])
+def test_a_long_run_says_after_its_first_round_how_long_it_will_take(seconds, estimate):
     console = Console(file=StringIO(), width=120)
     with ConsoleWatcher(console) as watcher:
         watcher.started(small(rounds=40), {})
         for round in range(2):
             watcher.aggregated(round, ServerRecord(round, (), {}, {}), seconds)
-    assert [line for line in console.file.getvalue().splitlines() if "left (" in line] == [said] * bool(said)
+    assert [line for line in console.file.getvalue().splitlines() if "left (" in line] == [estimate] * bool(estimate)
 
 
 class Screen:
@@ -58,8 +58,8 @@ class Screen:
 
     def read(self):
         with suppress(OSError):  # the end, when the other side is closed
-            while found := os.read(self.reading, 4096):
-                self.text += found
+            while output := os.read(self.reading, 4096):
+                self.text += output
         os.close(self.reading)
 
 

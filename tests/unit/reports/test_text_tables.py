@@ -61,7 +61,8 @@ def test_a_gain_that_is_nothing_has_no_sign(gain, text):
 KINDS = [("road", "semseg", "miou"), ("home", "depth", "rmse")]
 MANY = {f"{kind}-{number}": {task: {metric: number / 4}} for number in range(1, 42) for kind, task, metric in KINDS}
 ALONE = {
-    client: {task: {m: v / 2 for m, v in held.items()} for task, held in own.items()} for client, own in MANY.items()
+    client: {task: {m: v / 2 for m, v in scores.items()} for task, scores in own.items()}
+    for client, own in MANY.items()
 }
 
 

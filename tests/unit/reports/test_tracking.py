@@ -135,8 +135,8 @@ def test_a_tracker_of_ones_own_gets_run_numbers_and_files(tmp_path, own, capsys)
     with Trackers(run.path, [f"{own}:Mine=here"]) as trackers:
         trackers.start()
         trackers.send(run.events)
-    numbers, kept = f"log {len(logged(run)) - 1}", "keep config.yaml result.json"
-    assert capsys.readouterr().out.splitlines() == ["start run 3", numbers, "log 1", kept, "close True"]
+    numbers, files = f"log {len(logged(run)) - 1}", "keep config.yaml result.json"
+    assert capsys.readouterr().out.splitlines() == ["start run 3", numbers, "log 1", files, "close True"]
 
 
 def test_a_tracker_that_breaks_is_named_and_gets_nothing_more(tmp_path, own):
@@ -196,11 +196,11 @@ def test_a_run_sends_while_it_goes_on_what_it_wrote_down(tmp_path):
 
 @pytest.mark.slow
 def test_a_resumed_run_continues_its_run_in_mlflow(tmp_path, store):
-    run, place = tmp_path / "run", f"mlflow={tmp_path / 'mlruns'}"
-    with pytest.raises(CrashError), Trackers(run, [place]) as trackers:
+    run, target = tmp_path / "run", f"mlflow={tmp_path / 'mlruns'}"
+    with pytest.raises(CrashError), Trackers(run, [target]) as trackers:
         run_small(small(rounds=2), run, Watchers(trackers, Silent(1, crash)))
     assert [each.info.status for each in store.runs] == ["KILLED"]
-    with Trackers(run, [place]) as trackers:
+    with Trackers(run, [target]) as trackers:
         resume_small(run, watcher=trackers)
     assert [each.info.status for each in store.runs] == ["FINISHED"]
     expected = {key: value for key, value in logged(RunFiles.open(run)).items() if "seconds" not in key[0]}
