@@ -14,18 +14,11 @@ import pytest
 import yaml
 
 import fedhca2
+from small import BRIEF
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(fedhca2.__file__).parent
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
-BRIEF = [
-    "rounds=1",
-    "method=local",
-    "baseline=false",
-    "training.batch_size=2",
-    "clients=[{data: outdoor, tasks: [sal]}]",
-]
-BRIEF += ["data.outdoor.train=4", "data.outdoor.val=2", "data.indoor.train=4", "data.indoor.val=2"]
 
 
 def built(kind, folder, target):
@@ -74,7 +67,7 @@ def test_the_wheel_runs_without_the_repository(wheel, tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     (tmp_path / "empty").mkdir()
     command = [tmp_path / "venv" / "bin" / "python", "-m", "fedhca2", "run", "--out", "run"]
-    command += [word for setting in BRIEF for word in ("--set", setting)]
+    command += [word for setting in [*BRIEF, "method=local", "baseline=false"] for word in ("--set", setting)]
     subprocess.run(command, cwd=tmp_path / "empty", env=environment, check=True, capture_output=True)
     assert json.loads((tmp_path / "empty" / "run" / "result.json").read_text())["versions"]["fedhca2"]
 

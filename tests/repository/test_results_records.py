@@ -10,15 +10,9 @@ from fedhca2.experiment import Experiment
 from fedhca2.reports.comparison import gather
 from fedhca2.reports.layouts import to_markdown
 from fedhca2.run_folder.reader import RunFiles
+from small import BRIEF
 
-TINY = [
-    "rounds=1",
-    "training.batch_size=2",
-    "clients.0.split=[sal, normals]",
-    "clients.1.tasks=[depth]",
-    *(f"data.{data}.{part}={count}" for data, part, count in (("outdoor", "train", 4), ("indoor", "train", 2))),
-    *(f"data.{data}.val=2" for data in ("outdoor", "indoor")),
-]
+TINY = [*BRIEF, "clients.0.split=[sal, normals]", "clients.1.tasks=[depth]"]
 
 
 @pytest.fixture

@@ -100,10 +100,6 @@ def test_the_board_says_that_local_comes_first(tmp_path):
     assert "local baseline is trained first" in console.file.getvalue()
 
 
-def test_watch_refuses_a_folder_without_a_run(tmp_path):
-    refused("watch", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("words", "command"),
     [(["watch", "{run}"], r": (fedhca2 resume .*)$"), (["run", "demo", "--out", "{run}"], "`(.*)`")],

@@ -1,14 +1,7 @@
 """What the terminal shows: a run as it goes, and text from elsewhere as it is."""
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import termios
-import threading
 import time
-from contextlib import suppress
 from io import StringIO
 
 import pytest
@@ -38,32 +31,6 @@ def test_a_long_run_says_after_its_first_round_how_long_it_will_take(seconds, es
     assert [line for line in console.file.getvalue().splitlines() if "left (" in line] == [estimate] * bool(estimate)
 
 
-class Screen:
-    """A terminal of 120 columns, and what was written to it."""
-
-    def __init__(self):
-        self.reading, self.writing = pty.openpty()
-        fcntl.ioctl(self.writing, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        self.text = b""
-
-    def __enter__(self):
-        self.reader = threading.Thread(target=self.read)
-        self.reader.start()
-        self.file = os.fdopen(self.writing, "w")
-        return self
-
-    def __exit__(self, *_):
-        self.file.close()
-        self.reader.join()
-
-    def read(self):
-        with suppress(OSError):  # the end, when the other side is closed
-            while output := os.read(self.reading, 4096):
-                self.text += output
-        os.close(self.reading)
-
-
-@pytest.mark.slow
 class Unhurried(ConsoleWatcher):
     """Lets the terminal, which is drawn ten times a second, show every batch."""
 
@@ -72,11 +39,13 @@ class Unhurried(ConsoleWatcher):
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_bars_while_a_run_goes_on_and_none_after_it(tmp_path, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    with Screen() as screen, Unhurried(Console(file=screen.file)) as watcher:
+    console = Console(file=StringIO(), width=120, force_terminal=True)
+    with Unhurried(console) as watcher:
         run_small(small(rounds=2), tmp_path, watcher)
-    shown = re.sub(rb"\x1b\[[\d;]*m", b"", screen.text).decode()
+    shown = re.sub(r"\x1b\[[\d;]*m", "", console.file.getvalue())
     assert re.search(r"fedhca2: rounds.* 1/2 ", shown)
     assert re.search(r"  home .* 1/1 loss \d+\.\d{3}", shown)
     assert "\x1b[?25l" in shown  # the cursor is hidden

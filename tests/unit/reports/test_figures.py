@@ -15,8 +15,7 @@ from fedhca2.reports.figures.groups import ClientGroups, by_members, group_clien
 from fedhca2.reports.figures.mixing import attention_figures, chosen_members, grouping_figures
 from fedhca2.run_folder.baseline import baseline_files
 from fedhca2.run_folder.folder import BASELINE_METRICS
-from fedhca2.run_folder.reader import RunFiles
-from made_run import made_run, with_twin
+from made_run import made_run
 
 
 @pytest.fixture
@@ -177,17 +176,6 @@ def test_grouping_counts_common_rounds_only():
     alone = {"members": ["a"], "mixing": [[[1.0]]], "gets": [[0]]}
     (same,) = by_members([both, alone, alone], ClientGroups({}, {}))
     assert mean_of(same.matrices(chosen_members)).tolist() == [[1, 1], [1, 1]]
-
-
-@pytest.mark.parametrize(("cosine", "explained"), [(-0.2, True), (0.2, False)])
-def test_a_conflict_between_clients_of_a_kind_is_explained(tmp_path, cosine, explained):
-    run = with_twin(made_run(tmp_path))
-    pair = {"event": "aggregation", "round": 3, "part": "encoder", "members": ["road", "road-2"], "measure": "rows"}
-    pair |= {"products": [[1.0, cosine], [cosine, 1.0]], "mixing": [[[0.5, 0.5]]], "gets": [[0, 0]], "votes": None}
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(pair) + "\n")
-    note = by_id(conflict_figures(RunFiles.open(run.path)))["cosine-encoder"].note
-    assert ("still help each other" in note) == explained
 
 
 def test_numbers_in_cells_have_room_and_cells_without_numbers_need_little():

@@ -8,7 +8,6 @@ from rich.console import Console
 from fedhca2.reports.tables import TextTable, result_table
 from fedhca2.run_folder.result import Result
 from fedhca2.tasks import TASKS
-from fedhca2.words import gain_text
 
 SCORES = {"outdoor-human_parts-1": {"human_parts": {"miou": 12.46}}, "home": {"depth": {"rmse": 0.7124}}}
 BASELINE = {"outdoor-human_parts-1": {"human_parts": {"miou": 10.0}}, "home": {"depth": {"rmse": 0.7124}}}
@@ -51,11 +50,6 @@ def test_what_a_person_has_to_type_is_folded_and_never_cut(width, wraps):
 def test_a_table_that_never_fits_gives_way_to_another():
     other = TextTable(["short"], [["1"]])
     assert "short" in printed(TextTable(["a long heading"], [["1"]], otherwise=other), 10)
-
-
-@pytest.mark.parametrize(("gain", "text"), [(-0.001, "0.00%"), (0.0, "0.00%"), (-0.006, "-0.01%"), (123.4, "+123%")])
-def test_a_gain_that_is_nothing_has_no_sign(gain, text):
-    assert gain_text(gain) == text
 
 
 KINDS = [("road", "semseg", "miou"), ("home", "depth", "rmse")]
