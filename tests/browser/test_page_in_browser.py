@@ -1,6 +1,5 @@
 """The page in a real browser: it opens without an error, draws every figure, and its tabs and sliders work."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from browser.chromium import wait_until_drawn
 pytestmark = pytest.mark.slow
 
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text("utf-8")
-ARTEFACTS = Path(os.environ.get("FEDHCA2_SCREENSHOTS", "build/screenshots"))
 
 
 def show(page, name):
@@ -72,16 +70,6 @@ def test_paper_shows_every_section_and_figure(open_page):
     wait_until_drawn(page)
     assert page.locator("section:visible").count() == page.get_by_role("tab", include_hidden=True).count()
     page.emulate_media(media="screen")
-
-
-@pytest.mark.parametrize("width", [1400, 390])
-def test_a_screenshot_is_saved(open_page, width):
-    page = open_page("single", width)
-    show(page, "Update similarity")
-    ARTEFACTS.mkdir(parents=True, exist_ok=True)
-    target = ARTEFACTS / f"report-{width}.png"
-    page.screenshot(path=target, full_page=True)
-    assert target.stat().st_size > 10_000
 
 
 def test_who_was_left_out_can_be_seen_and_read(open_page):

@@ -10,8 +10,6 @@ from fedhca2.cli import app
 from fedhca2.experiment import Experiment
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "add_a_method.py"
-VARIATE = ROOT / "examples" / "add_a_local_term.py"
 CONFIG = {
     "rounds": 1,
     "method": {"name": "examples/add_a_method.py:FRIENDLY", "sharpness": 2},
@@ -29,14 +27,13 @@ def command(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_the_example_of_a_method_does_what_it_says(capsys):
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "eve adds [0.0, -1.0]" in capsys.readouterr().out
-
-
-def test_the_example_of_a_control_variate_does_what_it_says(capsys):
-    runpy.run_path(str(VARIATE), run_name="__main__")
-    assert "subtracts [1.0, -1.0] times" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("add_a_method.py", "eve adds [0.0, -1.0]"), ("add_a_local_term.py", "subtracts [1.0, -1.0] times")],
+)
+def test_an_example_does_what_it_says(file, words, capsys):
+    runpy.run_path(str(ROOT / "examples" / file), run_name="__main__")
+    assert words in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -82,12 +82,6 @@ def test_runs_with_scores_over_rounds_show_their_pace_and_learned_weights(fill, 
     assert "| outdoor-sal/sal | 0.300 | 0.200 |" in fill("beta scenes_1c")
 
 
-def test_a_block_may_ask_for_other_settings(fill, three_seeds, finished_run):
-    finished_run("local-short-s0", 0, "method=local", "rounds=3")
-    finished_run("fedper-short-s0", 7, "method=fedper", "rounds=3")
-    assert "+7.00" in fill("summary scenes_1c,rounds=3")
-
-
 def test_a_run_that_no_table_shows_is_named(fill, three_seeds, finished_run, capsys):
     finished_run("odd-s0", 1, "training.learning_rate=0.5")
     fill("table scenes_1c")

@@ -185,7 +185,7 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
         raise UserError(
             str(other.path), f"expected scores on {split} images, as in {runs[0].path}, got {other.outcome.split}"
         )
-    values = {label: {run.settings["seed"]: _means(run) for run in same} for label, same in rows.items()}
+    values = {label: {run.settings["seed"]: _means(run) for run in seeds} for label, seeds in rows.items()}
     every_run = [one for by_seed in values.values() for one in by_seed.values()]
     everything = dict.fromkeys(column for one in every_run for column in one)
     shared = [column for column in everything if all(column in one for one in every_run)]
@@ -193,8 +193,8 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
         raise UserError(str(runs[-1].path), f"expected clients and tasks in common with {runs[0].path}, got none")
     left_out = [column for column in everything if column not in shared]
     alone, compared = [run for run in runs if run.method == LOCAL], shared if left_out else None
-    for label, same in rows.items():
-        for run in same:
+    for label, seeds in rows.items():
+        for run in seeds:
             values[label][run.settings["seed"]] |= _gains(run, _scores_alone(run, alone, compared), compared)
     twins = not left_out and any(run.several_of_a_kind for run in runs)
     several = any(len(run.outcome.clients) > 1 for run in runs)
@@ -204,9 +204,10 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
         label: {column: SeedScores({seed: one[column] for seed, one in by_seed.items()}) for column in columns}
         for label, by_seed in values.items()
     }
-    local_rows = {label for label, same in rows.items() if same[0].method == LOCAL}
-    changed = {label: changed_settings(same[0]) for label, same in rows.items()}
-    if (pooled := next((label for label, same in rows.items() if same[0].method == POOLED), "")) and DELTA_M in columns:
+    local_rows = {label for label, seeds in rows.items() if seeds[0].method == LOCAL}
+    changed = {label: changed_settings(seeds[0]) for label, seeds in rows.items()}
+    pooled = next((label for label, seeds in rows.items() if seeds[0].method == POOLED), "")
+    if pooled and DELTA_M in columns:
         columns.insert(columns.index(DELTA_M) + 1, RECOVERED)
         entries = _with_shares(entries, pooled)
     return Comparison(columns, entries, local_rows, left_out, changed, split)

@@ -35,6 +35,12 @@ class Noise:
 """
 CLIENT, TASKS = "noise", ["normals", "regression"]
 SIZES = [(7, 5), (16, 16), (31, 32), (32, 32), (33, 47), (40, 64), (48, 48), (65, 33), (80, 100), (96, 64)]
+AGREEING = [  # the size in training, that of the images if it is another, and settings
+    *((size, None, {}) for size in SIZES),
+    *(((48, 48), smaller, {}) for smaller in [(1, 1), (20, 48), (33, 47)]),
+    ((33, 47), (80, 60), {"data": {"resize": "fit"}}),
+    ((49, 61), None, {"model": {"encoder": {"name": TINY}, "decoder_width": 8}}),  # whose maps leave pixels out
+]
 
 
 def make_client(folder, size, image=None, **changes):
@@ -91,33 +97,16 @@ class Recorder:
         return {}
 
 
-def assert_all_agree(folder, size, image=None, **changes):
-    client, trained = make_client(folder, size, image, **changes)
+@pytest.mark.parametrize(("size", "image", "changes"), AGREEING, ids=str)
+def test_evaluation_prediction_and_export_agree(tmp_path, size, image, changes):
+    client, trained = make_client(tmp_path, size, image, **changes)
     image, expected = evaluate_first(client)
     assert_same(trained.predict(image), expected)
     if not trained.resizes:
         assert_same(by_export(trained, image), expected)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_evaluation_prediction_and_export_agree_at_every_size_of_training(tmp_path, size):
-    assert_all_agree(tmp_path, size)
-
-
-@pytest.mark.parametrize("own", [(1, 1), (20, 48), (33, 47)], ids=str)
-def test_they_agree_on_images_smaller_than_in_training(tmp_path, own):
-    assert_all_agree(tmp_path, (48, 48), own)
-
-
-def test_they_agree_on_images_that_are_scaled_down(tmp_path):
-    assert_all_agree(tmp_path, (33, 47), (80, 60), data={"resize": "fit"})
-
-
-def test_they_agree_if_maps_of_the_encoder_leave_pixels_out(tmp_path):
-    assert_all_agree(tmp_path, (49, 61), model={"encoder": {"name": TINY}, "decoder_width": 8})
-
-
-def test_they_agree_in_mixed_precision(tmp_path):
+def test_evaluation_and_prediction_agree_in_mixed_precision(tmp_path):
     client, trained = make_client(tmp_path, (48, 48), training={**SETTINGS["training"], "precision": "bf16"})
     scored = {task: Recorder() for task in TASKS}
     evaluate(client.personal.model, client.data.val.evaluation(), scored, "bf16")

@@ -23,20 +23,20 @@ def conflict_figures(run: RunFiles) -> list[Figure]:
     words = {"rows": "updates", "differences": "models, minus their mean"}
     for part in ("encoder", "decoder"):
         layouts = by_members([event for event in comparable if event["part"] == part], groups)
-        for number, same in enumerate(layouts):
-            what = f"{part} {words.get(same.events[0]['measure'], 'rows')}"
-            what += f", group {number + 1} of {len(layouts)}" * (len(layouts) > 1) + same.part
-            id, shown = f"{part}{same.mark}", same.thin_out(len(same.members) ** 2)
+        for number, layout in enumerate(layouts):
+            what = f"{part} {words.get(layout.events[0]['measure'], 'rows')}"
+            what += f", group {number + 1} of {len(layouts)}" * (len(layouts) > 1) + layout.part
+            id, shown = f"{part}{layout.mark}", layout.thin_out(len(layout.members) ** 2)
             states = shown.matrices(lambda event: cosines(np.array(event["products"], dtype=float), event["measure"]))
-            members = [groups.split(member) for member in same.members]
+            members = [groups.split(member) for member in layout.members]
             kinds = [f"{run.kinds.get(client, client)}/{task}" for client, task in members]
-            figure = cosine_figure(states, shown.slider, same.rows, f"cosine-{id}", f"Similarity of {what}")
+            figure = cosine_figure(states, shown.slider, layout.rows, f"cosine-{id}", f"Similarity of {what}")
             figures.append(replace(figure, note=figure.note + conflict_note(states[-1], kinds)))
             if len(members) >= 5:  # two components show all there is of three, and nearly all of four
                 labels, colours = groups.labels, groups.colours
                 points = [
                     Point(name, labels.get(client, client), task or run.dataset(client))
-                    for name, (client, task) in zip(same.members, members, strict=True)
+                    for name, (client, task) in zip(layout.members, members, strict=True)
                 ]
                 figures += map_figures(states, points, colours, shown.slider, id, f"Map of {what}")
     return figures

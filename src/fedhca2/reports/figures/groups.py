@@ -131,16 +131,16 @@ def by_members(events: Iterable[Event], groups: ClientGroups) -> list[MemberEven
     """
     sets: list[tuple[set[str], list[Event]]] = []
     for event in events:
-        members, same = next((one for one in sets if one[0] & set(event["members"])), (set[str](), list[Event]()))
-        if not same:
-            sets.append((members, same))
+        members, own = next((one for one in sets if one[0] & set(event["members"])), (set[str](), list[Event]()))
+        if not own:
+            sets.append((members, own))
         members.update(event["members"])
-        same.append(event)
+        own.append(event)
     everyone = groups.sort(member for members, _ in sets for member in members)
     groups_of_events = []
-    for number, (members, same) in enumerate(sorted(sets, key=lambda one: min(map(everyone.index, one[0])))):
-        own = [member for member in everyone if member in members]
-        groups_of_events.append(MemberEvents(f"-{number}" if number else "", own, groups.rows(own), same))
+    for number, (members, own) in enumerate(sorted(sets, key=lambda one: min(map(everyone.index, one[0])))):
+        ordered = [member for member in everyone if member in members]
+        groups_of_events.append(MemberEvents(f"-{number}" if number else "", ordered, groups.rows(ordered), own))
     return groups_of_events
 
 

@@ -20,32 +20,32 @@ def attention_figures(run: RunFiles) -> list[Figure]:
     events = [
         e for e in run.of("aggregation") if e["part"] == "decoder" and e["mixing"] and np.ndim(e["mixing"][0]) == 3
     ]
-    return [figure for same in by_members(events, group_clients(run)) for figure in _attention(run, same)]
+    return [figure for group in by_members(events, group_clients(run)) for figure in _attention(run, group)]
 
 
-def _attention(run: RunFiles, same: MemberEvents) -> list[Figure]:
+def _attention(run: RunFiles, group: MemberEvents) -> list[Figure]:
     """Draw the attention among decoders of one layout."""
-    mark, members, rows = same.mark, same.members, same.rows
-    depth = max(len(event["mixing"][0]) for event in same.events)
-    same = replace(same, events=[event for event in same.events if len(event["mixing"][0]) == depth])
-    evenness = np.array([[entropy(np.array(tensor)) for tensor in event["mixing"][0]] for event in same.events])
+    mark, members, rows = group.mark, group.members, group.rows
+    depth = max(len(event["mixing"][0]) for event in group.events)
+    group = replace(group, events=[event for event in group.events if len(event["mixing"][0]) == depth])
+    evenness = np.array([[entropy(np.array(tensor)) for tensor in event["mixing"][0]] for event in group.events])
     names = decoder_tensors(run, members[0])
     if len(names) != depth:
         names = [f"tensor {i + 1}" for i in range(depth)]
-    shown = same.thin_out(depth * len(rows) ** 2)
+    shown = group.thin_out(depth * len(rows) ** 2)
     states = shown.matrices(lambda event: event["mixing"][0], pooled=True)
     highest = max(2 / len(members), *(float(np.nanmax(state)) for state in states))  # an even share is a middle tone
     look: Trace = {"zmin": 0, "zmax": highest, "texttemplate": "%{z:.3f}" if len(rows) <= 20 else ""}
     look["sliders"] = [Slider("tensor", names, int(evenness[-1].argmin())), shown.slider]
     note = "Row: receiving decoder. Column: source. Value: attention weight. "
-    note += describe_attention(evenness, same.events[-1].get("of", len(members)), names)
-    title, by_tensor = f"Attention among decoders{same.part}", [state[i] for i in range(depth) for state in states]
+    note += describe_attention(evenness, group.events[-1].get("of", len(members)), names)
+    title, by_tensor = f"Attention among decoders{group.part}", [state[i] for i in range(depth) for state in states]
     attention = heat_map(f"attention{mark}", title, note, by_tensor, list(rows), **look)
     if evenness.min() >= PLAIN_MEAN:
         return [attention]
     note = "1: uniform, a plain mean; 0: a single source."
     layout = {"xaxis": {"title": {"text": "round"}, "automargin": True, "showgrid": False}}
-    about, rounds = (f"entropy{mark}", "Attention entropy", note), [event["round"] + 1 for event in same.events]
+    about, rounds = (f"entropy{mark}", "Attention entropy", note), [event["round"] + 1 for event in group.events]
     return [attention, heat_map(*about, [evenness.T], names, rounds, layout=layout, zmin=0, zmax=1)]
 
 
@@ -123,29 +123,29 @@ def grouping_figures(run: RunFiles) -> list[Figure]:
         e for e in run.of("aggregation") if e["part"] == "encoder" and e["mixing"] and np.ndim(e["mixing"][0]) == 2
     ]
     events = [event for event in events if len(event["mixing"][0]) > 1]  # members get different mixtures
-    return [figure for same in by_members(events, group_clients(run)) for figure in _grouping(run, same)]
+    return [figure for group in by_members(events, group_clients(run)) for figure in _grouping(run, group)]
 
 
-def _grouping(run: RunFiles, same: MemberEvents) -> list[Figure]:
+def _grouping(run: RunFiles, group: MemberEvents) -> list[Figure]:
     """Draw the groups among encoders of one layout."""
-    members, rows = same.members, same.rows
-    together = mean_of(same.matrices(chosen_members))
+    members, rows = group.members, group.rows
+    together = mean_of(group.matrices(chosen_members))
     kinds = {event["client"]: client_kind(event["dataset"], event["tasks"]) for event in run.of("profile")} | run.kinds
     note = "How often the row's client chose the column's client to aggregate with, in rounds with both. "
     note += describe_choices(together, [kinds.get(member, member) for member in members])
-    title, states = f"Who is grouped with whom{same.part}", [pool(together, rows, itself=True)]
-    figures = [heat_map(f"grouping{same.mark}", title, note, states, list(rows), zmin=0, zmax=1)]
-    shown = same.thin_out(len(rows) ** 2)
+    title, states = f"Who is grouped with whom{group.part}", [pool(together, rows, itself=True)]
+    figures = [heat_map(f"grouping{group.mark}", title, note, states, list(rows), zmin=0, zmax=1)]
+    shown = group.thin_out(len(rows) ** 2)
     note, highest = "Row: receiving client. Column: source. Value: weight.", np.nanmax(shown.matrices(first_weights))
-    about, states = (f"mixing{same.mark}", "Weights per round", note), shown.matrices(first_weights, pooled=True)
+    about, states = (f"mixing{group.mark}", "Weights per round", note), shown.matrices(first_weights, pooled=True)
     figures.append(heat_map(*about, states, list(rows), sliders=[shown.slider], zmin=0, zmax=float(highest)))
-    voted = replace(same, events=[event for event in same.events if event.get("votes") is not None])
+    voted = replace(group, events=[event for event in group.events if event.get("votes") is not None])
     if voted.events and len(members) <= MAX_ROWS:
         mean = np.nan_to_num(mean_of(voted.matrices(lambda event: event["votes"])))
         layers = [f"layer {i - len(mean)}" for i in range(len(mean))]
         note = "Mean votes over all rounds. Layers are numbered from the end of the encoder."
         slider, states = Slider("client", members, len(members) - 1), [mean[:, i] for i in range(len(members))]
-        about, highest = (f"votes{same.mark}", "Layer votes", note), float(mean.max())
+        about, highest = (f"votes{group.mark}", "Layer votes", note), float(mean.max())
         figures.append(heat_map(*about, states, layers, members, sliders=[slider], zmin=0, zmax=highest))
     return figures
 

@@ -64,29 +64,29 @@ def client_gains(run: RunFiles) -> dict[str, dict[int, float]]:
     return series(effects, lambda event: 100 * (1 - event["after"] / event["before"]), first=0)
 
 
-def measured_pairs(run: RunFiles) -> list[MeasuredPairs]:
+def list_pairs(run: RunFiles) -> list[MeasuredPairs]:
     """The pairs of every layout. If no transfer was measured, the updates that the server compared."""
     events = run.of("transfer")
     rounds = {event["round"] - 1 for event in run.of("effect")} if not events else set()
     if rounds:
         compared = [event for event in run.of("aggregation") if event["round"] in rounds and len(event["members"]) > 1]
         events = [event for event in compared if (event["part"], event["measure"]) == ("encoder", "rows")]
-    return [_pairs(same) for same in by_members(events, group_clients(run))]
+    return [_to_pairs(group) for group in by_members(events, group_clients(run))]
 
 
-def _pairs(same: MemberEvents) -> MeasuredPairs:
-    products = same.matrices(lambda event: event["products"])
-    transfer = same.matrices(lambda event: event.get("transfer", np.full(np.shape(event["products"]), np.nan)))
-    rounds = [event["round"] + 1 for event in same.events]
+def _to_pairs(group: MemberEvents) -> MeasuredPairs:
+    products = group.matrices(lambda event: event["products"])
+    transfer = group.matrices(lambda event: event.get("transfer", np.full(np.shape(event["products"]), np.nan)))
+    rounds = [event["round"] + 1 for event in group.events]
     cosine = [cosines(gram, "rows") for gram in products]
     magnitude = [magnitude_similarity(gram) for gram in products]
-    return MeasuredPairs(same.mark, same.members, rounds, [100 * each for each in transfer], cosine, magnitude)
+    return MeasuredPairs(group.mark, group.members, rounds, [100 * each for each in transfer], cosine, magnitude)
 
 
 def transfer_sentences(run: RunFiles) -> list[str]:
     """Say who gained and who helps, over all measured rounds; empty without `diagnostics`."""
     gains = {client: fmean(by_round.values()) for client, by_round in client_gains(run).items()}
-    pairs, sentences = measured_pairs(run), []
+    pairs, sentences = list_pairs(run), []
     if run.config.get("diagnostics") and not gains and not pairs:
         sentences.append("Who helps whom was not measured: in no measured round did clients share encoders.")
     if gains:
@@ -135,7 +135,7 @@ def transfer_figures(run: RunFiles) -> list[Figure]:
     """Draw every client's gain, transfer between pairs as heat map and graph, and how pairs of updates relate."""
     gains = client_gains(run)
     figures = [_gain_bars(gains, " ".join([HOW_TO_READ, *transfer_sentences(run)]))] if gains else []
-    for pairs in measured_pairs(run):
+    for pairs in list_pairs(run):
         if not np.isnan(pairs.mean).all():
             figures += [_heat_map(pairs), _graph(pairs)]
         figures.append(_points(pairs))

@@ -24,8 +24,8 @@ Variants = Mapping[str, Sequence[RunFiles]]  # the seeds of each row of the tabl
 def several_sections(runs: list[RunFiles]) -> list[Section]:
     """Compare runs: results with differences, curves, predictions, weights, similarity, cost, and settings."""
     comparison, rows = gather(runs), variants(runs)
-    firsts = {label: same[0] for label, same in rows.items()}
-    others = [label for label, same in rows.items() if same[0].method != LOCAL]
+    firsts = {label: seeds[0] for label, seeds in rows.items()}
+    others = [label for label, seeds in rows.items() if seeds[0].method != LOCAL]
     colours = {label: COLOURS[others.index(label) % len(COLOURS)] if label in others else GREY for label in rows}
     results: list[Block] = [
         *tables.about_runs(runs),
@@ -177,17 +177,17 @@ def _curve(
     if (main := curves.last_score(first, task)) is None:
         return None
     traces, means = [], {}
-    for method, same in rows.items():
-        by_run = [curves.task_series(run.of("metric"), task, main.metric) for run in same]
+    for method, runs in rows.items():
+        by_run = [curves.task_series(run.of("metric"), task, main.metric) for run in runs]
         seeds = [mean_series([own[client] for client in clients if client in own]) for own in by_run]
         rounds = sorted({round for one in seeds for round in one})
         traces += curves.draw_series(method, colours[method], seeds, rounds, band="seeds")
         means[method] = mean_series(seeds)
     if max((len(trace["x"]) for trace in traces), default=0) < 2:
         return None
-    most = max(len(same) for same in rows.values())
+    most = max(len(runs) for runs in rows.values())
     note = f"Mean of up to {most} seeds; band: lowest to highest." if most > 1 else ""
-    local = next((means[method] for method, same in rows.items() if same[0].method == LOCAL), None)
+    local = next((means[method] for method, runs in rows.items() if runs[0].method == LOCAL), None)
     note += f" {matching_rounds(means, local, main.higher_is_better)}" if local else ""
     return Figure(*about, note.strip(), traces, round_axes(first.rounds, curves.score_axis(main), traces))
 
@@ -227,10 +227,10 @@ def _of_each(
 
 def _costs(rows: Variants, colours: Mapping[str, str]) -> list[Figure]:
     rounds, seconds = next(iter(rows.values()))[0].rounds, []
-    for label, same in rows.items():
-        times = [{event["round"] + 1: event["seconds"] for event in run.of("round")} for run in same]
+    for label, runs in rows.items():
+        times = [{event["round"] + 1: event["seconds"] for event in run.of("round")} for run in runs]
         seconds += curves.draw_series(label, colours[label], times, range(1, rounds + 1), band="seeds")
-    sums = {label: [same[0].outcome.bytes[way] for way in ("up", "down")] for label, same in rows.items()}
+    sums = {label: [runs[0].outcome.bytes[way] for way in ("up", "down")] for label, runs in rows.items()}
     note = "Whole rounds: clients and server."
     traffic_note = "All clients together, one seed: upload (dark), download (light)."
     return [
