@@ -87,7 +87,7 @@ class Tried:
     fault: str = ""
 
 
-def tried(family: str, name: str) -> Tried:
+def try_encoder(family: str, name: str) -> Tried:
     """Build an encoder, look at its maps, and train a step."""
     try:
         model = build_model(
@@ -160,6 +160,6 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     encoders = []
     for family, name in smallest():
-        encoders.append(tried(family, name))
+        encoders.append(try_encoder(family, name))
         print(encoders[-1], file=sys.stderr, flush=True)
     print(page(encoders), end="")

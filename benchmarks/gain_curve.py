@@ -28,7 +28,7 @@ def gain_curve(curves, x_title, description):
     for number in range(round((high - low) / step) + 1):
         value = low + number * step
         on_grid = abs(value) > step / 2  # the other line is Local's
-        parts.append(painted(svg_line(LEFT, y(value), WIDTH - RIGHT, y(value)), "#ddd" if on_grid else "#222"))
+        parts.append(paint(svg_line(LEFT, y(value), WIDTH - RIGHT, y(value)), "#ddd" if on_grid else "#222"))
         parts.append(svg_text(LEFT - 8, y(value) + 4, f"{value:+.{0 if step >= 1 else 1}f}" if on_grid else "0", "end"))
     for tick in ticks:
         parts += [svg_line(x(tick), y(low), x(tick), y(low) + 5)]
@@ -72,5 +72,5 @@ def names(curves, y):
     return parts
 
 
-def painted(line, colour):
+def paint(line, colour):
     return line.replace("<line ", f'<line stroke="{colour}" ')

@@ -32,7 +32,7 @@ CONSTANT = ["training.schedule.warmup_epochs=0", "training.schedule.decay=1.0"]
 
 
 class Slowed(threading.Thread):
-    """Stops a site's process for four fifths of every second, from when all have joined until told to end."""
+    """Stops a site's process for four fifths of every second, from when all have joined until `ended` is set."""
 
     def __init__(self, out):
         super().__init__(daemon=True)

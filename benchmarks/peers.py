@@ -165,7 +165,7 @@ def nvflare_client() -> None:
         flare.send(flare.FLModel(params=net.state_dict()))
 
 
-def measured(name: str, rounds: int) -> np.ndarray:
+def measure(name: str, rounds: int) -> np.ndarray:
     """Clock seconds, processor seconds and most GB of a run in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         began, most, used = perf_counter(), 0.0, dict[int, float]()
@@ -219,7 +219,7 @@ if __name__ == "__main__":
         work(int(sys.argv[2]), Path(sys.argv[3]))
     else:
         for peer in sys.argv[1:]:
-            short, long = (measured(peer, rounds) for rounds in (SHORT, LONG))
+            short, long = (measure(peer, rounds) for rounds in (SHORT, LONG))
             each = (long - short) / (LONG - SHORT)
             start = short - SHORT * each
             print(f"{peer}: a round {each[1]:.1f} CPU-s ({each[0]:.1f} s), start and end {start[1]:.1f} CPU-s", end=" ")

@@ -29,7 +29,7 @@ AT_ONCE = 2  # Flower's own number
 SIGNED = fleet_http_connection.NodeAuthHttpInterceptor
 
 
-def moved(connection: Any, grid: Any, size: int) -> tuple[float, float]:
+def time_transfer(connection: Any, grid: Any, size: int) -> tuple[float, float]:
     """Return the seconds to send this many bytes down to a site, and up again."""
     node, receive, send, _, _, pull, push, confirm = connection
     content = RecordDict({"rows": ArrayRecord({"own": Array("uint8", (size,), "raw", os.urandom(size))})})
@@ -82,8 +82,8 @@ def rows(quick: bool = False) -> Iterator[Row]:
         grid = stack.enter_context(link.superlink.run())
         times: dict[str, list[tuple[float, float]]] = {"through": [], "past": []}
         for _ in range(2 if quick else 4):
-            times["past"].append(moved(past, grid, size))
-            times["through"].append(moved(through, grid, size))
+            times["past"].append(time_transfer(past, grid, size))
+            times["through"].append(time_transfer(through, grid, size))
         status = Path(f"/proc/{link.processes['proxy'].pid}/status").read_text()
         best = {way: [min(own) for own in zip(*taken, strict=True)] for way, taken in times.items()}
     for number, way in enumerate(("up", "down")):

@@ -43,6 +43,7 @@ from results_tables import (
     board_table,
     cell,
     comparable,
+    describe_gain,
     gain_cell,
     gain_of,
     gain_table,
@@ -54,9 +55,8 @@ from results_tables import (
     lead,
     markdown,
     mean_cell,
-    measured,
     over_local,
-    ranked,
+    rank_runs,
     scenario_of,
     seed_gains,
 )
@@ -102,9 +102,9 @@ class Page:
             self.comparisons[name] = (gather(runs), runs) if runs else (None, [])
         return self.comparisons[name]
 
-    def ranked(self, name):
+    def rank_runs(self, name):
         """What the leaderboard has of the methods of the catalogue with their defaults, by method."""
-        return ranked(self.runs.plain(name))
+        return rank_runs(self.runs.plain(name))
 
     def table(self, name):
         """One experiment: every method, kind of client and task."""
@@ -114,7 +114,7 @@ class Page:
         scores = [column for column in comparison.columns if not column.is_gain]
         gains = [column for column in (DELTA_M, RECOVERED, BY_CLIENT) if column in comparison.columns]
         heads = ["method", *map(head, scores), *(f"{gain.metric}<br>% ↑" for gain in gains), "seeds", "s"]
-        rows, costs = [], self.ranked(name)
+        rows, costs = [], self.rank_runs(name)
         for method in comparison.entries:
             cells = [cell(comparison, method, column) for column in (*scores, *gains)]
             rows.append([f"`{method}`", *cells, str(costs[method]["seeds"]), f"{costs[method]['seconds']:.0f}"])
@@ -154,11 +154,11 @@ class Page:
 
     def summary(self, *names):
         """Δm of every method in every experiment, and in the paper's."""
-        return gain_table({name: self.ranked(name) for name in names}, METHODS)
+        return gain_table({name: self.rank_runs(name) for name in names}, METHODS)
 
     def leaderboard(self, *names):
         """What `fedhca2 leaderboard` says of these experiments."""
-        rows = [row for name in names for row in self.ranked(name).values() if row["method"] != LOCAL]
+        rows = [row for name in names for row in self.rank_runs(name).values() if row["method"] != LOCAL]
         return board_table(rows) if rows else f"*{', '.join(f'`{name}`' for name in names)} were not run.*"
 
     def ahead(self, method, *names):
@@ -176,7 +176,7 @@ class Page:
         methods = set.intersection(*({run.method for run in own} for own in runs.values()))
         if LOCAL not in methods or len(methods) == 1:
             return f"*{', '.join(f'`{name}`' for name in names)} were not run with the same methods.*"
-        boards = {name: ranked([run for run in own if run.method in methods]) for name, own in runs.items()}
+        boards = {name: rank_runs([run for run in own if run.method in methods]) for name, own in runs.items()}
         return gain_table(boards, [method for method in METHODS if method in methods])
 
     def encoders(self, name):
@@ -203,7 +203,7 @@ class Page:
             return f"*`{name}` was not run with other settings.*"
         rows = []
         for label, changes, papers in SENSITIVITY:
-            own = ranked([*alone, *(run for run in ours if run.changes == changes)]).get("fedhca2")
+            own = rank_runs([*alone, *(run for run in ours if run.changes == changes)]).get("fedhca2")
             gain_cells = [gain_of(own), str(own["seeds"])] if own else [NOT_RUN] * 2
             paper = papers.get(scenario_of(name))
             if own or paper is not None:
@@ -259,8 +259,8 @@ class Page:
         """A method to start with for some federations, and what it gained there."""
         rows = []
         for federation, method, settings, name, images in CHOICES:
-            board = self.by_size(name).get(images, {}) if images else self.ranked(name)
-            if gain := measured(board.get(method)):
+            board = self.by_size(name).get(images, {}) if images else self.rank_runs(name)
+            if gain := describe_gain(board.get(method)):
                 rows.append([federation, f"`{method}`{settings}", gain])
         return markdown(["your federation", "start with", "gain over training alone"], rows).replace("---:", "---")
 
@@ -271,7 +271,7 @@ class Page:
             same_clients = {client: tuple(scores) for client, scores in run.scores.items()} == tasks
             if same_clients and run.method in CURVE_METHODS and exchanges_per_epoch(run.settings) is None:
                 sized.setdefault(images_per_client(run.settings), []).append(run)
-        boards = {images: ranked(runs) for images, runs in sorted(sized.items())}
+        boards = {images: rank_runs(runs) for images, runs in sorted(sized.items())}
         return {images: board for images, board in boards.items() if board}
 
     def curve(self, name):
@@ -292,7 +292,7 @@ class Page:
             often.setdefault(exchanges_per_epoch(run.settings), []).append(run)
         if len(often) < 2:
             return f"*`{name}` was not run with other numbers of exchanges.*"
-        boards = {x: ranked(own) for x, own in sorted(often.items())}
+        boards = {x: rank_runs(own) for x, own in sorted(often.items())}
         what = f"exchanges per epoch in `{name}`, with equal numbers of steps"
         return self.draw_curve(
             EXCHANGES, boards, "exchanges per epoch", what, "bands are one standard deviation over seeds"

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from results_records import Record, read_file, write_file
-from results_runs import changed, is_traced, portable
+from results_runs import find_changes, is_traced, portable
 
 from fedhca2.configs import built_in_names
 from fedhca2.errors import UserError
@@ -76,7 +76,7 @@ def line_of(run, base):
     experiment = run.experiment()
     settings = portable(experiment.to_dict())
     method = settings.pop("method")
-    changes = changed(portable(base), settings)
+    changes = find_changes(portable(base), settings)
     if paths := [value for value in strings_in([changes, method]) if Path(value).is_absolute()]:
         raise UserError("", f"expected settings that hold on every machine, got {paths[0]}")
     line = {"seed": experiment.seed, "method": method, "changes": changes, "scores": scores_of(run), **cost_of(run)}

@@ -52,14 +52,14 @@ def gain_among(run, counted):
     return overall_gain(scores, alone, run.task_set)
 
 
-def traced(runs, name):
+def runs_with_traces(runs, name):
     """The runs of an experiment that record what happens over rounds."""
     return [run for run in runs.plain(name) if "trace" in run.line]
 
 
 def pace_table(runs, name):
     """How many rounds models need to come within 5% of Local's final score (median), and how often they do."""
-    runs_with_rounds = traced(runs, name)
+    runs_with_rounds = runs_with_traces(runs, name)
     alone = {run.seed: run.line["trace"]["scores"] for run in runs_with_rounds if run.method == LOCAL}
     rounds = {}
     for run in (run for run in runs_with_rounds if run.seed in alone):
@@ -93,7 +93,7 @@ def first_within(rounds, scores, goal, higher):
 
 def alpha_table(runs, name):
     """FedHCA²'s α of each client over rounds, mean over seeds."""
-    traces = [run.line["trace"] for run in traced(runs, name) if run.line["trace"]["alpha"]]
+    traces = [run.line["trace"] for run in runs_with_traces(runs, name) if run.line["trace"]["alpha"]]
     if not traces:
         return f"*`{name}` was not run with α over rounds.*"
     rounds = traces[0]["rounds"]
@@ -107,7 +107,7 @@ def alpha_table(runs, name):
 
 def beta_table(runs, name):
     """FedHCA²'s last β of each decoder by layer, mean over seeds; L1 to L6 as in the paper."""
-    betas = [run.line["trace"]["beta"] for run in traced(runs, name) if run.line["trace"]["beta"]]
+    betas = [run.line["trace"]["beta"] for run in runs_with_traces(runs, name) if run.line["trace"]["beta"]]
     if not betas:
         return f"*`{name}` was not run with β by layer.*"
     layers = len(next(iter(betas[0].values())))

@@ -61,7 +61,7 @@ class Record(RunFiles):
         settings = {"name": self.name, **self.base, "method": self.line["method"]}
         changes = [f"{path}={json.dumps(value)}" for path, value in self.line["changes"].items()]
         try:
-            return parsed(json.dumps(apply_overrides(settings, changes)))
+            return parse_settings(json.dumps(apply_overrides(settings, changes)))
         except UserError as error:
             raise UserError.of(fault.within(f"{self.path}") for fault in error.faults) from None
 
@@ -128,7 +128,7 @@ def find_missing(records):
 
 
 @cache
-def parsed(settings):
+def parse_settings(settings):
     """The experiment with these settings, as JSON: runs that differ in their seed share it."""
     return Experiment.parse(json.loads(settings))
 

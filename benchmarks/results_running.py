@@ -20,7 +20,7 @@ def run_missing(parts, only, settings, jobs, folder, records):
     again. Returns the faults of failed runs, by folder.
     """
     is_missing = find_missing(read_records(records))
-    runs = [planned(line, settings, folder) for line in lines_of(parts) if re.search(only, line.split()[0])]
+    runs = [plan(line, settings, folder) for line in lines_of(parts) if re.search(only, line.split()[0])]
     runs = [run for run in runs if is_missing(run.experiment.to_dict())]
     finished = [run.folder for run in runs if run.finished]
     add_runs(finished, records)
@@ -30,7 +30,7 @@ def run_missing(parts, only, settings, jobs, folder, records):
         return run_in_parallel(runs, jobs, recording, mps=True)
 
 
-def planned(line, settings, folder):
+def plan(line, settings, folder):
     """The run in a line of `results_jobs.py`, with further settings."""
     name, experiment, *options = line.split()
     chosen = Experiment.load(experiment, [*settings_in(options), *settings])

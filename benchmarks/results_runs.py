@@ -35,8 +35,8 @@ class Runs:
         name, *changes = query.split(",")
         required = {key: yaml.safe_load(value) for key, value in (change.split("=") for change in changes)}
 
-        def fits(changed):
-            return required.items() <= changed.items() and all(map(settings.fullmatch, changed.keys() - required))
+        def fits(own):
+            return required.items() <= own.items() and all(map(settings.fullmatch, own.keys() - required))
 
         order = list(METHODS)
         runs = [record for record in self.records.get(name, ()) if fits(record.changes)]
@@ -62,7 +62,7 @@ class Runs:
 
 def changes_in(settings):
     """What settings change in their built-in experiment with the defaults of their method; raises UserError."""
-    return changed(portable(built_in(settings["name"], settings["method"]["name"])), portable(settings))
+    return find_changes(portable(built_in(settings["name"], settings["method"]["name"])), portable(settings))
 
 
 @cache
@@ -89,19 +89,19 @@ def portable(settings):
     return deciding | {"model": model, "training": training}
 
 
-def changed(expected, own, path=""):
+def find_changes(expected, own, path=""):
     """What differs between settings, by path: key by key as `--set` would say it, or whole if its kind is another.
 
-    >>> changed({"a": 1, "b": {"kind": "x", "c": 2}}, {"a": 1, "b": {"kind": "x", "c": 3}, "d": 4})
+    >>> find_changes({"a": 1, "b": {"kind": "x", "c": 2}}, {"a": 1, "b": {"kind": "x", "c": 3}, "d": 4})
     {'b.c': 3, 'd': 4}
-    >>> changed({"a": 1, "b": {"kind": "x", "c": 2}}, {"b": {"kind": "y"}})
+    >>> find_changes({"a": 1, "b": {"kind": "x", "c": 2}}, {"b": {"kind": "y"}})
     {'b': {'kind': 'y'}, 'a': None}
     """
     if not (isinstance(expected, dict) and isinstance(own, dict)) or not same_kind(expected, own):
         return {} if same(expected, own) else {path: own}
     changes = {}
     for key in {**own, **expected}:  # a setting that is absent is None
-        changes |= changed(expected.get(key), own.get(key), f"{path}.{key}" if path else key)
+        changes |= find_changes(expected.get(key), own.get(key), f"{path}.{key}" if path else key)
     return changes
 
 

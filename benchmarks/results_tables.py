@@ -22,7 +22,7 @@ CHOICES = [  # a federation, a method with its settings, the experiment that is 
 ]
 
 
-def ranked(runs):
+def rank_runs(runs):
     """What the leaderboard has of runs by method, with the seeds that Local was run with or that have a baseline."""
     return {row["method"]: row for row in rank_methods(comparable(runs))}
 
@@ -62,7 +62,7 @@ def lead(comparison, method, other):
     return f"{mean(differences):+.2f} ({ahead}/{len(differences)})"
 
 
-def measured(row):
+def describe_gain(row):
     """Δm of a method with its deviation, the number of seeds, and whether it is beyond chance; empty if unknown."""
     if row is None:
         return ""
@@ -100,8 +100,8 @@ def scenario_of(name):
 
 
 def head(column):
-    measured = metric_heading(column.metric, column.higher_is_better)
-    return f"{column.group.split(',')[0]}<br>{column.task}<br>{measured}"
+    measure = metric_heading(column.metric, column.higher_is_better)
+    return f"{column.group.split(',')[0]}<br>{column.task}<br>{measure}"
 
 
 def cell(comparison, method, column):
@@ -238,9 +238,9 @@ def gains_in_families(runs):
         family = [(client, task) for client, by_task in scores.items() for task in by_task]
         families[", ".join(runs[0].task_set[task].title for _, task in family)] = family
     columns = {
-        f"{label}, {who}": mean_gains(found[label], families)
+        f"{label}, {who}": mean_gains(by_variant[label], families)
         for label in own
-        for who, found in (("all", whole), ("family", own))
+        for who, by_variant in (("all", whole), ("family", own))
     }
     rows = [[targets, *(cells[targets] for cells in columns.values())] for targets in families]
     return markdown(["targets", *columns], rows)

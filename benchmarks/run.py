@@ -52,7 +52,7 @@ class BrokenPartError(Exception):
     """A part that failed; its reason is on standard error."""
 
 
-def measured(part: str, quick: bool) -> Iterator[Row]:
+def measure_part(part: str, quick: bool) -> Iterator[Row]:
     """Yield a part's rows as its process measures them."""
     context = get_context("spawn")
     here, there = context.Pipe(duplex=False)
@@ -106,7 +106,7 @@ def measure_all(parts: Iterable[str], quick: bool, console: Console, title: str)
         for part in parts:
             rows_by_part[part] = []
             try:
-                for row in measured(part, quick):
+                for row in measure_part(part, quick):
                     add(table, row)
                     rows_by_part[part].append(row)
             except BrokenPartError as error:

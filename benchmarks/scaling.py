@@ -40,10 +40,10 @@ def measure(count: int) -> dict[str, Any]:
 
     seconds = Counter[str]({"imports": process_time()})
 
-    def timed(owner: type, name: str, part: str) -> None:
+    def add_timer(owner: type, name: str, part: str) -> None:
         call = getattr(owner, name)
 
-        def measured(self: Any, *args: Any, **options: Any) -> Any:
+        def timed_call(self: Any, *args: Any, **options: Any) -> Any:
             final = part == "train" and all(order.finish for order in args[0].values())
             start = process_time()
             try:
@@ -51,22 +51,22 @@ def measure(count: int) -> dict[str, Any]:
             finally:
                 seconds["evaluate" if final else part] += process_time() - start
 
-        setattr(owner, name, measured)
+        setattr(owner, name, timed_call)
 
-    timed(InProcessRun, "perform", "train")
-    timed(InProcessRun, "finish", "evaluate")
-    timed(Server, "step", "aggregate")
-    timed(RunFolder, "commit", "checkpoint")
+    add_timer(InProcessRun, "perform", "train")
+    add_timer(InProcessRun, "finish", "evaluate")
+    add_timer(Server, "step", "aggregate")
+    add_timer(RunFolder, "commit", "checkpoint")
     experiment = Experiment.load("scenes_1000", [f"clients={json.dumps(clients(count))}", f"rounds={ROUNDS}"])
     with tempfile.TemporaryDirectory() as folder, ConsoleWatcher(Console(quiet=True)) as watcher:
         out, started = Path(folder) / "run", watcher.started
         began = process_time()
 
-        def noted(*args: Any) -> None:
+        def note_start(*args: Any) -> None:
             seconds["start-up"] = process_time() - began
             started(*args)
 
-        watcher.started = noted  # type: ignore[method-assign]
+        watcher.started = note_start  # type: ignore[method-assign]
         result = run(experiment, out, watcher=watcher)
         memory, disk = most_resident(), {part: size(out / part) for part in ("", "checkpoints", "models")}
         began = process_time()
@@ -101,7 +101,7 @@ def most_resident(process: int | str = "self") -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def measured(count: int) -> dict[str, Any]:
+def measure_clients(count: int) -> dict[str, Any]:
     """Measure in a new process."""
     ended = subprocess.run([sys.executable, __file__, "--one", str(count)], capture_output=True, text=True)
     if ended.returncode:
@@ -112,7 +112,7 @@ def measured(count: int) -> dict[str, Any]:
 def rows(quick: bool = False) -> Iterator[Row]:
     """Measure a small and a larger federation; if `quick`, the small one."""
     for count in (10,) if quick else (10, 100):
-        figures = measured(count)
+        figures = measure_clients(count)
         for part in PARTS:
             yield Row(f"{count} clients, {part}", figures["seconds"][part], "CPU-s")
         yield Row(f"{count} clients, memory", figures["memory"] / GB, "GB", at_most=MOST_MEMORY)
@@ -132,11 +132,11 @@ def table(numbers: list[int]) -> None:
     print("|", " | ".join(columns), "|")
     print("|", " | ".join("---" for _ in columns), "|")
     for count in numbers:
-        found = measured(count)
-        cells = [f"{count:,}", *(f"{found['seconds'][part]:.1f}" for part in (*PARTS, "clock"))]
-        cells += [f"{found[key] / GB:.2f}" for key in ("memory", "with the page")]
-        cells += [f"{found['bytes'] / 1e6:.0f}", *(f"{bytes / 1e6:.0f}" for bytes in found["disk"].values())]
-        print("|", " | ".join([*cells, f"{found['page'] / 1e6:.1f}"]), "|", flush=True)
+        figures = measure_clients(count)
+        cells = [f"{count:,}", *(f"{figures['seconds'][part]:.1f}" for part in (*PARTS, "clock"))]
+        cells += [f"{figures[key] / GB:.2f}" for key in ("memory", "with the page")]
+        cells += [f"{figures['bytes'] / 1e6:.0f}", *(f"{bytes / 1e6:.0f}" for bytes in figures["disk"].values())]
+        print("|", " | ".join([*cells, f"{figures['page'] / 1e6:.1f}"]), "|", flush=True)
 
 
 if __name__ == "__main__":

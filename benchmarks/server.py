@@ -70,7 +70,7 @@ def make_rows(profiles: list[Profile], device: str, folder: Path) -> list[dict[S
     def update(seed: int, numel: int) -> Tensor:
         return noise[:numel].roll(7919 * (seed + 1)).add_(noise[:numel], alpha=0.5)
 
-    def mapped(seed: int, slot: Slot, numel: int) -> Tensor:
+    def map_row(seed: int, slot: Slot, numel: int) -> Tensor:
         path = folder / f"{seed % DISTINCT}.{slot.part}"
         if not path.exists():
             path.write_bytes(update(seed, numel).bfloat16().view(torch.uint8).numpy().data)
@@ -78,7 +78,7 @@ def make_rows(profiles: list[Profile], device: str, folder: Path) -> list[dict[S
 
     return [
         {
-            slot: mapped(i, slot, layout.numel) if len(profiles) >= MAPPED else update(i, layout.numel).to(device)
+            slot: map_row(i, slot, layout.numel) if len(profiles) >= MAPPED else update(i, layout.numel).to(device)
             for slot, layout in profile.layouts.items()
         }
         for i, profile in enumerate(profiles)

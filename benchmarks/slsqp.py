@@ -2,7 +2,7 @@
 
     python benchmarks/slsqp.py
 
-Updates are random with a common part, of 1,000 values and the given length. The gap is the certified bound on how far
+Updates are random with a common part, of 1,000 values and of one length. The gap is the certified bound on how far
 the objective is above its minimum, as a share of it; the error is that of the direction.
 """
 

@@ -21,7 +21,7 @@ PACKAGE = Path(fedhca2.__file__).parent
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
 
 
-def built(kind, folder, target):
+def build(kind, folder, target):
     """What setuptools makes of a folder, as pip asks for it."""
     command = [sys.executable, "-c", BUILD.format(kind), target]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
@@ -31,7 +31,7 @@ def built(kind, folder, target):
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
-    return built("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+    return build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def wheel(sdist, tmp_path_factory):
     unpacked = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(sdist) as archive:
         archive.extractall(unpacked, filter="data")
-    return built("wheel", unpacked / f"fedhca2-{fedhca2.__version__}", tmp_path_factory.mktemp("wheel"))
+    return build("wheel", unpacked / f"fedhca2-{fedhca2.__version__}", tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.mark.slow

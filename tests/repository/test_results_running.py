@@ -16,7 +16,7 @@ def run(results, monkeypatch, tmp_path):
     return lambda *more: results.main([*records, "run", "demo", *settings, *more, *out])
 
 
-def recorded(folder):
+def list_recorded(folder):
     records = import_module("results_records").read_records(folder / "records")
     return {(record.name, record.method, record.seed) for record in records}
 
@@ -24,9 +24,9 @@ def recorded(folder):
 @pytest.mark.slow
 def test_missing_runs_are_made_and_recorded_once(run, tmp_path, capsys):
     assert run("--only", "^demo-local") == 0
-    assert recorded(tmp_path) == {("demo", "local", 0)}
+    assert list_recorded(tmp_path) == {("demo", "local", 0)}
     assert run() == 0
-    assert recorded(tmp_path) == {("demo", "local", 0), ("demo", "fedhca2", 0)}
+    assert list_recorded(tmp_path) == {("demo", "local", 0), ("demo", "fedhca2", 0)}
     assert "1/1  demo-" in capsys.readouterr().out
     assert run() == 0
     assert capsys.readouterr().out == ""
@@ -37,7 +37,7 @@ def test_runs_that_were_finished_but_not_recorded_are_not_made_again(run, finish
         settings = [*BRIEF, "baseline=false", f"method={method}"]
         finished_run(f"demo-{method}/seed-0", 1, *settings, of="demo")
     assert run() == 0
-    assert len(recorded(tmp_path)) == 2
+    assert len(list_recorded(tmp_path)) == 2
     assert capsys.readouterr().out == ""
 
 

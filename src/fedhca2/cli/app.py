@@ -133,7 +133,7 @@ def _set_flag(ctx: Context, _: Any, requested: bool) -> None:
 
 
 def _print_traceback(error: BaseException) -> None:
-    """Print the tracebacks of an error and of those that it was made from, if the user asked for it."""
+    """Print the tracebacks of an error and of those that it was made from, if the user typed --traceback."""
     context = get_current_context(silent=True)
     if context is None or not context.meta.get("traceback"):
         return

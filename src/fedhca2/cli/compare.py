@@ -88,7 +88,7 @@ def sweep(
 
 
 def _method_names(methods: Sequence[str]) -> list[str]:
-    """The methods of an option, which may be given several times."""
+    """The methods of an option, which may be repeated."""
     listed = ",".join(methods).split(",")
     return [every for name in listed for every in (METHODS if name.strip() == "all" else [name.strip()]) if every]
 

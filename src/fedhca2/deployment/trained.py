@@ -82,7 +82,7 @@ class Trained:
 
     @shared_property
     def _encode(self) -> Callable[[Any], Any]:
-        """What turns inputs of the user's into arrays, if its data set has one."""
+        """The function that turns a user's inputs into arrays, as the data set has it."""
         opened = self.experiment.open(self.spec.data, "train")
         encode: Callable[[Any], Any] = getattr(getattr(opened, "data", None), "encode", lambda value: value)
         return encode

@@ -274,7 +274,7 @@ class LiveStatus:
 def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sleep) -> Iterator[list[Event]]:
     """Yield lists of new events until no process works on the run, or with `wait=False` until there are none left.
 
-    A resumed run may drop the events of an unfinished round, and log others in their place: if the last line that was
+    A resumed run may drop the events of an unfinished round, and log others instead: if the last line that was
     read is no longer there, all events are read again.
     """
     path, offset, last = RunFiles(run).events_file, 0, b""

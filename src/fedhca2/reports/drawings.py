@@ -141,10 +141,10 @@ def draw_sweep(
     for number, (name, own) in enumerate(entries.items()):
         level = len(own) > 1 and len(set(curves[name].values())) == 1
         shapes = _level(y, next(iter(own.values()))) if level else _curve(x, y, own)
-        if several:  # a key beside the figure
+        if several:  # a key on the right
             at = TOP + ROW * number
             stroke = svg_line(RIGHT + 8, at, RIGHT + 34, at, 2)
-            shapes += [_dashed(stroke) if level else stroke, svg_text(RIGHT + 40, at + 4, name, "start")]
+            shapes += [_dash(stroke) if level else stroke, svg_text(RIGHT + 40, at + 4, name, "start")]
         colour = COLOURS[number % len(COLOURS)] if several else "#222"
         parts += [f'<g fill="{colour}" stroke="{colour}">', *shapes, "</g>"]
     means = {name: "; ".join(f"{value}: {one.mean:.4g}" for value, one in own.items()) for name, own in entries.items()}
@@ -216,10 +216,10 @@ def _level(y: Callable[[float], float], entry: SeedScores) -> list[str]:
     top, bottom = y(entry.mean + spread), y(entry.mean - spread)
     size = f'width="{RIGHT - LEFT}" height="{bottom - top:.1f}"'
     band = [f'<rect x="{LEFT}" y="{top:.1f}" {size} fill-opacity="0.12" stroke="none"/>'] if spread else []
-    return [*band, _dashed(svg_line(LEFT, y(entry.mean), RIGHT, y(entry.mean), 2))]
+    return [*band, _dash(svg_line(LEFT, y(entry.mean), RIGHT, y(entry.mean), 2))]
 
 
-def _dashed(line: str) -> str:
+def _dash(line: str) -> str:
     return f'<g stroke-dasharray="6 4">{line}</g>'
 
 

@@ -161,7 +161,7 @@ def result_table(
 
 
 def conclusion(result: Result, tasks: TaskSet) -> str:
-    """Explain Δm in a sentence, as far as it is known."""
+    """Explain Δm in a sentence, or why it is unknown."""
     if not result.baseline:
         return "No local baseline, so Δm is unknown. Rerun with `--set baseline=true`, or give `--baseline RUN`."
     if result.delta_m is None:

@@ -24,7 +24,7 @@ FOLDERS = {
 }
 
 
-def mutated(data, rng):
+def mutate(data, rng):
     """Truncate content, change bytes in its header or anywhere, prepend bytes, or replace it."""
     changed, kind = bytearray(data), rng.randrange(5)
     if kind == 0:
@@ -58,7 +58,7 @@ def test_checking_a_mutated_archive_names_what_is_broken(archives, layout, tmp_p
         folder = root / FOLDERS[layout][number % len(FOLDERS[layout])]
         file = rng.choice(sorted(folder.iterdir()))
         whole = file.read_bytes()
-        file.write_bytes(mutated(whole, rng))
+        file.write_bytes(mutate(whole, rng))
         done = invoke("data", "check", root)  # which loads every sample
         assert (done.exit_code in (0, 1), done.stderr) == (True, ""), (file, done.output)
         assert isinstance(done.exception, SystemExit | None), (file, done.exception)
@@ -79,7 +79,7 @@ def run(tmp_path_factory):
     return folder
 
 
-def predicted(run, image, tmp_path):
+def predict(run, image, tmp_path):
     """Whether a prediction was written; if not, one line says what is wrong."""
     done = invoke("predict", run, image, "--client", "home", "-o", tmp_path / "out")
     assert done.exit_code == 0 or (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
@@ -93,8 +93,8 @@ def test_predicting_a_mutated_image_is_a_picture_or_a_line(archives, run, tmp_pa
     image = tmp_path / whole.name
     outcomes = []
     for _ in range(30):
-        image.write_bytes(mutated(whole.read_bytes(), rng))
-        outcomes.append(predicted(run, image, tmp_path))
+        image.write_bytes(mutate(whole.read_bytes(), rng))
+        outcomes.append(predict(run, image, tmp_path))
     assert outcomes.count(False) > 10
 
 
@@ -104,8 +104,8 @@ def test_predicting_with_a_mutated_model_is_a_picture_or_a_line(archives, run, t
     model = tmp_path / "run" / "models" / "home.safetensors"
     whole, outcomes = model.read_bytes(), []
     for _ in range(30):
-        model.write_bytes(mutated(whole, rng))
-        outcomes.append(predicted(tmp_path / "run", image, tmp_path))
+        model.write_bytes(mutate(whole, rng))
+        outcomes.append(predict(tmp_path / "run", image, tmp_path))
     assert outcomes.count(False) > 10
 
 
@@ -129,7 +129,7 @@ def test_mutated_weights_are_used_or_refused_in_a_line(tmp_path, suffix):
     rng, whole, path = random.Random(suffix), _weights()[suffix], tmp_path / f"weights{suffix}"
     refused = 0
     for _ in range(30):
-        path.write_bytes(mutated(whole, rng))
+        path.write_bytes(mutate(whole, rng))
         line = refusal(path)
         assert not line or (str(path) in line and "\n" not in line)
         refused += bool(line)

@@ -78,7 +78,7 @@ def send_run(tmp_path, monkeypatch):
     return send
 
 
-def called(words, run):
+def call(words, run):
     return invoke(*(word.format(run=run) for word in words))
 
 
@@ -90,7 +90,7 @@ def test_a_command_that_needs_the_code_refuses_it_and_says_how_to_allow_it(send_
     run, mark = send_run(setting, name)
     if command == "flower serve":
         (run / "flower.json").write_text(json.dumps({"run": "0", "engine": "flower", "flower_run": 1}))
-    done = called(USING[command], run)
+    done = call(USING[command], run)
     assert (done.exit_code, mark.exists()) == (2, False)
     assert "config.yaml: expected code that you have run" in done.stderr
     assert "--allow-code" in done.stderr
@@ -102,7 +102,7 @@ def test_a_command_that_needs_the_code_refuses_it_and_says_how_to_allow_it(send_
 )
 def test_a_command_that_only_reads_runs_no_code(send_run, command, setting, name):
     run, mark = send_run(setting, name)
-    called(READING[command], run)
+    call(READING[command], run)
     assert not mark.exists()
 
 
@@ -110,7 +110,7 @@ def test_a_command_that_only_reads_runs_no_code(send_run, command, setting, name
 @pytest.mark.parametrize("setting", [setting for setting in SETTINGS if "task" not in setting])
 def test_a_command_that_only_reads_needs_no_code(send_run, command, setting):
     run, _ = send_run(setting, "absolute")
-    done = called(READING[command], run)
+    done = call(READING[command], run)
     assert (done.exit_code, "unreadable" in done.stdout) == (0, False), done.stderr
 
 
@@ -118,7 +118,7 @@ def test_a_command_that_only_reads_needs_no_code(send_run, command, setting):
 @pytest.mark.parametrize("command", ["report", "evaluate"])
 def test_code_that_a_baseline_names_does_not_run(send_run, command, name):
     run, mark = send_run("task", name, "baseline/config.yaml")
-    called((READING | USING)[command], run)
+    call((READING | USING)[command], run)
     assert not mark.exists()
 
 
@@ -144,7 +144,7 @@ def test_code_that_a_checkpoint_names_does_not_run(trained, tmp_path, setting):
     state = load_state(server)
     state.values["experiment"] |= json.loads(json.dumps(SETTINGS[setting]).replace("KIND", f"{evil}:THING"))
     save_state(server, state)
-    done = called(["resume", "{run}", "--set", "rounds=2"], run)
+    done = call(["resume", "{run}", "--set", "rounds=2"], run)
     assert (done.exit_code, mark.exists()) == (2, False)
     assert "server.safetensors: expected code that you have run" in done.stderr
 
@@ -186,7 +186,7 @@ def test_code_that_another_user_has_run_needs_permission_until_it_is_allowed(rec
 
 def test_allowed_code_runs(received):
     run, code = received
-    done = called(["evaluate", "{run}", "--client", "road", "--allow-code", str(code)], run)
+    done = call(["evaluate", "{run}", "--client", "road", "--allow-code", str(code)], run)
     assert done.exit_code == 0, done.stderr
 
 

@@ -80,7 +80,7 @@ def test_without_a_mark_the_note_says_why(comparison, note):
     assert marks_note(comparison)[: len(note) or None] == note
 
 
-def ranked(**rows):
+def make_ranking(**rows):
     """The ranking of methods with these scores for saliency and errors in depth, by seed."""
     entries = {
         name: {SAL: SeedScores(dict(enumerate(scores))), DEPTH: SeedScores(dict(enumerate(errors)))}
@@ -98,7 +98,7 @@ COMPLETE = ([2, 2], [2, 2])
     ids=["complete", "a seed is missing", "a score is NaN"],
 )
 def test_methods_are_ranked_by_finite_scores_in_their_common_seeds(b, c, rankings):
-    ranking = ranked(a=([3, 3], [1, 1]), b=b, c=c)
+    ranking = make_ranking(a=([3, 3], [1, 1]), b=b, c=c)
     assert (ranking.ranks, ranking.rankings) == ({"a": 1, "b": 2, "c": 3}, rankings)
 
 

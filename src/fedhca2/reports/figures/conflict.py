@@ -88,17 +88,17 @@ def describe_pairs(cosine: Array, names: list[str]) -> str:
     'In the last round a and b agree most (+0.20), a and c least (-0.10).'
     """
 
-    def signed(value: float) -> str:
+    def format_cosine(value: float) -> str:
         return f"{value:+.2f}" if abs(value) >= SMALLEST else "0.00"
 
     above = np.where(np.triu(np.ones_like(cosine), k=1) > 0, cosine, np.nan)
     if np.isnan(above).all():
         return ""
     if np.isfinite(above).sum() == 1:
-        return f"In the last round their cosine is {signed(np.nanmax(above))}."
+        return f"In the last round their cosine is {format_cosine(np.nanmax(above))}."
     (i, j), (k, m) = (np.unravel_index(find(above), above.shape) for find in (np.nanargmax, np.nanargmin))
-    most = f"{names[i]} and {names[j]} agree most ({signed(above[i, j])})"
-    return f"In the last round {most}, {names[k]} and {names[m]} least ({signed(above[k, m])})."
+    most = f"{names[i]} and {names[j]} agree most ({format_cosine(above[i, j])})"
+    return f"In the last round {most}, {names[k]} and {names[m]} least ({format_cosine(above[k, m])})."
 
 
 def principal_map(cosine: Array, previous: Array | None = None) -> tuple[Array, float]:

@@ -32,7 +32,7 @@ PARTS = ("encoder", "decoder", "head")
 
 
 def finite_gains(run: RunFiles) -> list[TaskScore]:
-    """The scores with a known gain, in the order of the clients and their tasks."""
+    """The scores with a finite gain, in the order of the clients and their tasks."""
     return [one for one in task_scores(*scores_of(run), run.task_set) if isfinite(one.gain)]
 
 
