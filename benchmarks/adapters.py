@@ -36,7 +36,7 @@ def with_encoder(experiment, changes):
     return Experiment.parse(values)
 
 
-def measured(values, out):
+def measure(values, out):
     """Run once, or read what is there: scores, megabytes up per client and round, seconds per round, GPU memory."""
     experiment, peak = Experiment.parse(values), None
     if not RunFiles(out).finished:
@@ -62,8 +62,8 @@ def main():
     for name, changes in VARIANTS.items():
         changed = with_encoder(experiment, changes)
         out = options.out / name.replace(", rank ", "-").replace(", A ", "-").lower()
-        scores, up, seconds, peak = alone.submit(measured, changed.to_dict(), out).result()
-        local, *_ = alone.submit(measured, changed.with_method("local").to_dict(), Path(f"{out}-local")).result()
+        scores, up, seconds, peak = alone.submit(measure, changed.to_dict(), out).result()
+        local, *_ = alone.submit(measure, changed.with_method("local").to_dict(), Path(f"{out}-local")).result()
         whole = whole or local
         pairs = ((scores, whole), (local, whole), (scores, local))
         gains = [overall_gain(one, other, experiment.task_set, experiment.kinds) for one, other in pairs]

@@ -87,7 +87,7 @@ class Tried:
     fault: str = ""
 
 
-def tried(family: str, name: str) -> Tried:
+def try_encoder(family: str, name: str) -> Tried:
     """Build an encoder, look at its maps, and train a step."""
     try:
         model = build_model(
@@ -99,7 +99,7 @@ def tried(family: str, name: str) -> Tried:
         label = torch.randint(CLASSES, (2, 1, *SIZE), generator=dice).byte()
         set_mode(model, frozenset())
         with torch.no_grad():
-            maps = tuple(f"{found.shape[1]}×{found.shape[2]}×{found.shape[3]}" for found in model.encoder(image))
+            maps = tuple(f"{map.shape[1]}×{map.shape[2]}×{map.shape[3]}" for map in model.encoder(image))
         before = [parameter.detach().clone() for parameter in model.parameters()]
         optimizer, began = Learner(model, Training(learning_rate=1e-3)).optimizer, perf_counter()
         losses = take_step(model, optimizer, Batch(image, {"semseg": label}), "fp32")
@@ -107,9 +107,9 @@ def tried(family: str, name: str) -> Tried:
         moved = any(not old.equal(new) for old, new in zip(before, model.parameters(), strict=True))
         if not moved or not torch.isfinite(losses["semseg"]):
             raise ValueError(f"the loss is {float(losses['semseg'])}, and parameters {'moved' if moved else 'stayed'}")
-        sizes = [int(found.rpartition("×")[2]) for found in maps]
+        sizes = [int(map.rpartition("×")[2]) for map in maps]
         if sizes != [SIZE[1] // stride for stride in STRIDES]:
-            raise ValueError(f"maps should be at strides 4, 8, 16 and 32, found {', '.join(maps)}")
+            raise ValueError(f"expected maps at strides 4, 8, 16 and 32, got {', '.join(maps)}")
     except Exception as error:  # timm's models raise anything
         return Tried(family, name, fault=" ".join(str(error).split())[:160] or type(error).__name__)
     return Tried(family, name, parameters, maps, seconds)
@@ -136,21 +136,21 @@ def reason(fault: str) -> str:
     return next((words for part, words in REASONS.items() if part in fault), "fails in its own code")
 
 
-def page(found: list[Tried]) -> str:
+def page(encoders: list[Tried]) -> str:
     """The page of the documentation."""
-    good = [one for one in found if not one.fault]
+    good = [one for one in encoders if not one.fault]
     lines = [
         f"| {one.family} | `{one.name}` | {one.parameters / 1e6:.1f} M | {', '.join(one.maps)} | {one.seconds:.2f} |"
         for one in good
     ]
-    refused = [f"| {one.family} | `{one.name}` | {reason(one.fault)} |" for one in found if one.fault]
+    refused = [f"| {one.family} | `{one.name}` | {reason(one.fault)} |" for one in encoders if one.fault]
     about = {"version": timm.__version__, "torch": torch.__version__.partition("+")[0], "most": MOST / 1e6}
     return PAGE.format(
         **about,
         height=SIZE[0],
         width=SIZE[1],
         good=len(good),
-        count=len(found),
+        count=len(encoders),
         lines="\n".join(lines),
         refused="\n".join(refused),
     )
@@ -158,8 +158,8 @@ def page(found: list[Tried]) -> str:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    found = []
+    encoders = []
     for family, name in smallest():
-        found.append(tried(family, name))
-        print(found[-1], file=sys.stderr, flush=True)
-    print(page(found), end="")
+        encoders.append(try_encoder(family, name))
+        print(encoders[-1], file=sys.stderr, flush=True)
+    print(page(encoders), end="")

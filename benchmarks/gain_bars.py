@@ -6,7 +6,7 @@ from fedhca2.reports.figures import COLOURS
 LEFT, RIGHT, ROW, WIDTH = 250, 70, 34, 760  # pixels
 
 
-def gain_bars(gains, told):
+def gain_bars(gains, description):
     """Draw {label: gains in percent, one per seed}; the axis begins at 0 or at the lowest gain."""
     values = [value for own in gains.values() for value in own]
     low, high = min(0.0, *values), max(0.0, *values)
@@ -28,4 +28,4 @@ def gain_bars(gains, told):
         ]
         parts.append(svg_text(x(max(*own, mean, 0)) + 10, middle + 4, f"{mean:+.1f}%", "start"))
     parts.append(svg_text(LEFT, height - 18, "gain over training alone; dots are seeds", "start"))
-    return svg_drawing(WIDTH, height, told, parts)
+    return svg_drawing(WIDTH, height, description, parts)

@@ -9,16 +9,16 @@ LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT = 70, 130, 20, 60, 760, 420  # pixels
 TICKS, APART = 6, 17  # about 6 marks on the y axis; pixels between names
 
 
-def gain_curve(curves, x_title, told):
+def gain_curve(curves, x_title, description):
     """Draw {method: {x: record of a leaderboard}} on a logarithmic x axis, in a band of one standard deviation."""
-    places = sorted({x for points in curves.values() for x in points})
+    ticks = sorted({x for points in curves.values() for x in points})
     spans = [span(entry) for points in curves.values() for entry in points.values()]
     lowest, highest = min(0, *(low for low, _ in spans)), max(0, *(high for _, high in spans))
     step = tick_step(highest - lowest or 1, TICKS)
     low, high = step * floor(lowest / step), step * ceil(highest / step)
 
     def x(value):
-        share = log10(value / places[0]) / (log10(places[-1] / places[0]) or 1)
+        share = log10(value / ticks[0]) / (log10(ticks[-1] / ticks[0]) or 1)
         return LEFT + 15 + (WIDTH - LEFT - RIGHT - 30) * share
 
     def y(value):
@@ -28,11 +28,11 @@ def gain_curve(curves, x_title, told):
     for number in range(round((high - low) / step) + 1):
         value = low + number * step
         on_grid = abs(value) > step / 2  # the other line is Local's
-        parts.append(painted(svg_line(LEFT, y(value), WIDTH - RIGHT, y(value)), "#ddd" if on_grid else "#222"))
+        parts.append(paint(svg_line(LEFT, y(value), WIDTH - RIGHT, y(value)), "#ddd" if on_grid else "#222"))
         parts.append(svg_text(LEFT - 8, y(value) + 4, f"{value:+.{0 if step >= 1 else 1}f}" if on_grid else "0", "end"))
-    for place in places:
-        parts += [svg_line(x(place), y(low), x(place), y(low) + 5)]
-        parts += [svg_text(x(place), y(low) + 20, f"{place:,}", "middle")]
+    for tick in ticks:
+        parts += [svg_line(x(tick), y(low), x(tick), y(low) + 5)]
+        parts += [svg_text(x(tick), y(low) + 20, f"{tick:,}", "middle")]
     parts.append(svg_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, x_title, "middle"))
     middle = (y(low) + y(high)) / 2
     turned = svg_text(18, middle, "Δm over training alone (%)", "middle")
@@ -40,7 +40,7 @@ def gain_curve(curves, x_title, told):
     for points, colour in zip(curves.values(), COLOURS, strict=False):
         parts += curve(sorted(points.items()), x, y, colour)
     parts += names(curves, y)
-    return svg_drawing(WIDTH, HEIGHT, told, parts)
+    return svg_drawing(WIDTH, HEIGHT, description, parts)
 
 
 def curve(points, x, y, colour):
@@ -72,5 +72,5 @@ def names(curves, y):
     return parts
 
 
-def painted(line, colour):
+def paint(line, colour):
     return line.replace("<line ", f'<line stroke="{colour}" ')

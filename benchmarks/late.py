@@ -32,7 +32,7 @@ CONSTANT = ["training.schedule.warmup_epochs=0", "training.schedule.decay=1.0"]
 
 
 class Slowed(threading.Thread):
-    """Stops a site's process for four fifths of every second, from when all have joined until told to end."""
+    """Stops a site's process for four fifths of every second, from when all have joined until `ended` is set."""
 
     def __init__(self, out):
         super().__init__(daemon=True)
@@ -78,7 +78,7 @@ def run_slowed(experiment, out):
 
 def history(files):
     """After each round, the seconds since the first, in which sites start, and the mean of all sites' last losses."""
-    losses, latest, found, seconds = {}, {}, [], 0.0
+    losses, latest, points, seconds = {}, {}, [], 0.0
     for event in files.of("loss"):
         losses.setdefault(event["round"], {}).setdefault(event["client"], []).append(event["value"])
     late = {(late["round"], client): late["clients"][client] for late in files.of("late") for client in late["clients"]}
@@ -89,8 +89,8 @@ def history(files):
         if behind:
             ready[SLOW] = losses[number - int(behind["rounds"])][SLOW]
         latest |= {client: sum(values) for client, values in ready.items()}
-        found.append((seconds, sum(latest.values()) / 3 if len(latest) == 3 else inf))
-    return found
+        points.append((seconds, sum(latest.values()) / 3 if len(latest) == 3 else inf))
+    return points
 
 
 def main():
@@ -98,21 +98,21 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--set", action="append", default=[])
-    asked = parser.parse_args()
-    base = Experiment.load("demo", [f"rounds={asked.rounds}", "evaluate_every=1", *CONSTANT, *asked.set])
+    options = parser.parse_args()
+    base = Experiment.load("demo", [f"rounds={options.rounds}", "evaluate_every=1", *CONSTANT, *options.set])
     experiment = base.replace(clients=tuple(CLIENTS), baseline=False)
-    waiting = run_slowed(experiment, asked.out / "waiting")
+    waiting = run_slowed(experiment, options.out / "waiting")
     fast = median(event["seconds"] for event in waiting.of("client") if event["client"] != SLOW)
     late = {"late": {"weight": 0.5, "seconds": 1.5 * fast}}
-    counting = run_slowed(experiment.replace(participation=late, rounds=3 * asked.rounds), asked.out / "late")
+    counting = run_slowed(experiment.replace(participation=late, rounds=3 * options.rounds), options.out / "late")
     histories = {name: history(files) for name, files in (("waiting", waiting), ("late", counting))}
     goal = histories["waiting"][-1][1]
     print(f"a fast site's round: {fast:.1f} s; the goal: a mean loss of {goal:.3f}\n")
     print("| replies | rounds | seconds a round | seconds to the goal |\n| --- | ---: | ---: | ---: |")
-    for name, found in histories.items():
-        reached = [seconds for seconds, loss in found if loss <= goal]
-        a_round = found[-1][0] / (len(found) - 1)
-        print(f"| {name} | {len(found)} | {a_round:.1f} | {f'{reached[0]:.0f}' if reached else 'not reached'} |")
+    for name, points in histories.items():
+        reached = [seconds for seconds, loss in points if loss <= goal]
+        a_round = points[-1][0] / (len(points) - 1)
+        print(f"| {name} | {len(points)} | {a_round:.1f} | {f'{reached[0]:.0f}' if reached else 'not reached'} |")
 
 
 if __name__ == "__main__":

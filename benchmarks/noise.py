@@ -16,12 +16,12 @@ KEY = bytes(32)
 
 def least(work: Callable[[], object], repeats: int) -> float:
     """Return the least processor seconds."""
-    found = []
+    times = []
     for _ in range(repeats):
         start = process_time()
         work()
-        found.append(process_time() - start)
-    return min(found)
+        times.append(process_time() - start)
+    return min(times)
 
 
 def rows(quick: bool = False, repeats: int = 3) -> Iterator[Row]:
@@ -38,10 +38,10 @@ def rows(quick: bool = False, repeats: int = 3) -> Iterator[Row]:
         for _ in range(count // CHUNK):
             source.draw(CHUNK)
 
-    def noised() -> None:
+    def add_noise() -> None:
         privatise(update, Privacy(clip=1.0, noise=1.0), KEY, round=0)
 
-    yield Row(f"{name}: clipped and noised", least(noised, repeats), "CPU-s", 3.0)
+    yield Row(f"{name}: clipped and noised", least(add_noise, repeats), "CPU-s", 3.0)
     yield Row(f"{name}: of which drawing", least(draw, repeats), "CPU-s")
     yield Row(f"{name}: torch.randn, 32 bits of seed", least(lambda: torch.randn(count), repeats), "CPU-s")
     torch.set_num_threads(threads)

@@ -165,7 +165,7 @@ def nvflare_client() -> None:
         flare.send(flare.FLModel(params=net.state_dict()))
 
 
-def measured(name: str, rounds: int) -> np.ndarray:
+def measure(name: str, rounds: int) -> np.ndarray:
     """Clock seconds, processor seconds and most GB of a run in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         began, most, used = perf_counter(), 0.0, dict[int, float]()
@@ -182,7 +182,7 @@ def measured(name: str, rounds: int) -> np.ndarray:
                 most = max(most, sum(map(_pss, seen)))
                 sleep(0.5)
         if process.returncode:
-            raise RuntimeError(f"{name}: should end with 0, found {process.returncode}\n{log.read_text()[-3000:]}")
+            raise RuntimeError(f"{name}: expected exit code 0, got {process.returncode}\n{log.read_text()[-3000:]}")
         return np.array([perf_counter() - began, sum(used.values()), most / 1e6])
 
 
@@ -196,10 +196,10 @@ def _tree(root: int) -> dict[int, float]:
             continue
         pid = int(stat.parent.name)
         parents[pid], used[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    found = [root]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return {pid: used.get(pid, 0.0) for pid in found}
+    pids = [root]
+    for pid in pids:
+        pids += [child for child, parent in parents.items() if parent == pid]
+    return {pid: used.get(pid, 0.0) for pid in pids}
 
 
 def _pss(pid: int) -> float:
@@ -218,11 +218,9 @@ if __name__ == "__main__":
         work = getattr(import_module("peers"), sys.argv[1])  # others look classes up by their module, which is no main
         work(int(sys.argv[2]), Path(sys.argv[3]))
     else:
-        for wanted in sys.argv[1:]:
-            short, long = (measured(wanted, rounds) for rounds in (SHORT, LONG))
+        for peer in sys.argv[1:]:
+            short, long = (measure(peer, rounds) for rounds in (SHORT, LONG))
             each = (long - short) / (LONG - SHORT)
             start = short - SHORT * each
-            print(
-                f"{wanted}: a round {each[1]:.1f} CPU-s ({each[0]:.1f} s), start and end {start[1]:.1f} CPU-s", end=" "
-            )
+            print(f"{peer}: a round {each[1]:.1f} CPU-s ({each[0]:.1f} s), start and end {start[1]:.1f} CPU-s", end=" ")
             print(f"({start[0]:.1f} s), {long[2]:.2f} GB")

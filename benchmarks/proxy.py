@@ -29,7 +29,7 @@ AT_ONCE = 2  # Flower's own number
 SIGNED = fleet_http_connection.NodeAuthHttpInterceptor
 
 
-def moved(connection: Any, grid: Any, size: int) -> tuple[float, float]:
+def time_transfer(connection: Any, grid: Any, size: int) -> tuple[float, float]:
     """Return the seconds to send this many bytes down to a site, and up again."""
     node, receive, send, _, _, pull, push, confirm = connection
     content = RecordDict({"rows": ArrayRecord({"own": Array("uint8", (size,), "raw", os.urandom(size))})})
@@ -45,11 +45,11 @@ def moved(connection: Any, grid: Any, size: int) -> tuple[float, float]:
         content["rows"] = ArrayRecord({"own": Array("uint8", (size,), "raw", os.urandom(size))})
         reply = Message(content, reply_to=message)
         objects = get_all_nested_objects(reply)
-        contents = {name: found.deflate() for name, found in objects.items()}
+        contents = {name: nested.deflate() for name, nested in objects.items()}
         reply.metadata.__dict__["_message_id"] = reply.object_id
         began = time.perf_counter()
-        wanted, session = send(reply, get_object_tree(reply), 0.0)
-        list(several.map(lambda name: push(message.metadata.run_id, session, name, contents[name]), wanted))
+        missing, session = send(reply, get_object_tree(reply), 0.0)
+        list(several.map(lambda name: push(message.metadata.run_id, session, name, contents[name]), missing))
         up = time.perf_counter() - began
     list(grid.pull_messages([tree.object_id]))  # so that the SuperLink frees it
     return up, down
@@ -80,12 +80,12 @@ def rows(quick: bool = False) -> Iterator[Row]:
         fleet_http_connection.NodeAuthHttpInterceptor = Operator
         past = connect("past", link.superlink.address)
         grid = stack.enter_context(link.superlink.run())
-        found: dict[str, list[tuple[float, float]]] = {"through": [], "past": []}
+        times: dict[str, list[tuple[float, float]]] = {"through": [], "past": []}
         for _ in range(2 if quick else 4):
-            found["past"].append(moved(past, grid, size))
-            found["through"].append(moved(through, grid, size))
+            times["past"].append(time_transfer(past, grid, size))
+            times["through"].append(time_transfer(through, grid, size))
         status = Path(f"/proc/{link.processes['proxy'].pid}/status").read_text()
-        best = {way: [min(times) for times in zip(*taken, strict=True)] for way, taken in found.items()}
+        best = {way: [min(own) for own in zip(*taken, strict=True)] for way, taken in times.items()}
     for number, way in enumerate(("up", "down")):
         direct, proxied = best["past"][number], best["through"][number]
         yield Row(f"proxy, {size / MB:.0f} MB {way}: past it", size / MB / direct, "MB/s")

@@ -43,6 +43,7 @@ from results_tables import (
     board_table,
     cell,
     comparable,
+    describe_gain,
     gain_cell,
     gain_of,
     gain_table,
@@ -53,9 +54,9 @@ from results_tables import (
     label_of,
     lead,
     markdown,
-    measured,
+    mean_cell,
     over_local,
-    ranked,
+    rank_runs,
     scenario_of,
     seed_gains,
 )
@@ -66,7 +67,7 @@ from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
 from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, RECOVERED, gather, rank_methods
 from fedhca2.reports.drawings import draw_ranks, ranking_note, ranking_of
-from fedhca2.reports.layouts import marks_note, shown
+from fedhca2.reports.layouts import marks_note
 from fedhca2.tasks import TASKS
 from fedhca2.words import metric_heading
 
@@ -82,11 +83,11 @@ class Page:
 
     def __init__(self, runs):
         self.runs = runs
-        self.compared = {}  # comparisons by experiment: several blocks show the same
+        self.comparisons = {}  # comparisons by experiment: several blocks show the same
         self.figures = {}  # SVG by name
 
-    def filled(self, text):
-        """The text of a page with its blocks made anew."""
+    def fill(self, text):
+        """The text of a page with its blocks made again."""
 
         def made(block):
             what, *words = block[2].split()
@@ -96,14 +97,14 @@ class Page:
 
     def comparison(self, name):
         """The methods of the catalogue with their defaults."""
-        if name not in self.compared:
+        if name not in self.comparisons:
             runs = comparable(self.runs.plain(name))
-            self.compared[name] = (gather(runs), runs) if runs else (None, [])
-        return self.compared[name]
+            self.comparisons[name] = (gather(runs), runs) if runs else (None, [])
+        return self.comparisons[name]
 
-    def ranked(self, name):
+    def rank_runs(self, name):
         """What the leaderboard has of the methods of the catalogue with their defaults, by method."""
-        return ranked(self.runs.plain(name))
+        return rank_runs(self.runs.plain(name))
 
     def table(self, name):
         """One experiment: every method, kind of client and task."""
@@ -113,7 +114,7 @@ class Page:
         scores = [column for column in comparison.columns if not column.is_gain]
         gains = [column for column in (DELTA_M, RECOVERED, BY_CLIENT) if column in comparison.columns]
         heads = ["method", *map(head, scores), *(f"{gain.metric}<br>% ↑" for gain in gains), "seeds", "s"]
-        rows, costs = [], self.ranked(name)
+        rows, costs = [], self.rank_runs(name)
         for method in comparison.entries:
             cells = [cell(comparison, method, column) for column in (*scores, *gains)]
             rows.append([f"`{method}`", *cells, str(costs[method]["seeds"]), f"{costs[method]['seconds']:.0f}"])
@@ -130,12 +131,12 @@ class Page:
         for column in (column for column in comparison.columns if not column.is_gain):
             task = TASKS[column.task]
             score = f"{metric_heading(column.metric, column.higher_is_better)} in {task.unit}"
-            cells = [shown(comparison.entries[row][column], column) for row in (LOCAL, method)]
+            cells = [mean_cell(comparison, row, column) for row in (LOCAL, method)]
             gain = f"{mean(seed_gains(comparison, column, method)):+.1f}%"
             rows.append([column.group.split(",")[0], task.title.lower(), score, *cells, gain])
-        seeds, gain = len({run.seed for run in runs}), shown(comparison.entries[method][DELTA_M], DELTA_M)
-        told = f"Δm, the mean relative gain, is {gain}% (mean ± standard deviation, {seeds} seeds)."
-        return f"{markdown(heads, rows).replace('---: | ---: |', '--- | --- |', 1)}\n\n{told}"
+        seeds, gain = len({run.seed for run in runs}), mean_cell(comparison, method, DELTA_M)
+        summary = f"Δm, the mean relative gain, is {gain}% (mean ± standard deviation, {seeds} seeds)."
+        return f"{markdown(heads, rows).replace('---: | ---: |', '--- | --- |', 1)}\n\n{summary}"
 
     def bars(self, name, method):
         """The gains of one method over training alone as a figure."""
@@ -146,28 +147,28 @@ class Page:
         for column in (column for column in comparison.columns if not column.is_gain):
             label = f"{column.group.split(',')[0]}: {TASKS[column.task].title.lower()}"
             gains[label] = seed_gains(comparison, column, method)
-        told = ", ".join(f"{label} {mean(own):+.1f}%" for label, own in gains.items())
-        told = f"Gains of {method} over training alone in {name}: {told}"
-        self.figures[f"gains-{name}"] = gain_bars(gains, told)
-        return f"![{told}](images/gains-{name}.svg)"
+        summary = ", ".join(f"{label} {mean(own):+.1f}%" for label, own in gains.items())
+        summary = f"Gains of {method} over training alone in {name}: {summary}"
+        self.figures[f"gains-{name}"] = gain_bars(gains, summary)
+        return f"![{summary}](images/gains-{name}.svg)"
 
     def summary(self, *names):
         """Δm of every method in every experiment, and in the paper's."""
-        return gain_table({name: self.ranked(name) for name in names}, METHODS)
+        return gain_table({name: self.rank_runs(name) for name in names}, METHODS)
 
     def leaderboard(self, *names):
         """What `fedhca2 leaderboard` says of these experiments."""
-        rows = [row for name in names for row in self.ranked(name).values() if row["method"] != LOCAL]
+        rows = [row for name in names for row in self.rank_runs(name).values() if row["method"] != LOCAL]
         return board_table(rows) if rows else f"*{', '.join(f'`{name}`' for name in names)} were not run.*"
 
     def ahead(self, method, *names):
         """By how much Δm of one method is ahead of every other's, and with how many of the seeds that both have."""
-        compared = {name: found for name in names if (found := self.comparison(name)[0])}
+        comparisons = {name: comparison for name in names if (comparison := self.comparison(name)[0])}
         rows = []
         for other in METHODS:
-            if other != method and any(other in comparison.entries for comparison in compared.values()):
-                rows.append([f"`{other}`", *(lead(found, method, other) for found in compared.values())])
-        return markdown(["ahead of", *(f"`{name.split(',')[0]}`" for name in compared)], rows)
+            if other != method and any(other in each.entries for each in comparisons.values()):
+                rows.append([f"`{other}`", *(lead(comparison, method, other) for comparison in comparisons.values())])
+        return markdown(["ahead of", *(f"`{name.split(',')[0]}`" for name in comparisons)], rows)
 
     def shared(self, *names):
         """Δm of the methods that were run in all of these experiments; marks are corrected for their number."""
@@ -175,8 +176,8 @@ class Page:
         methods = set.intersection(*({run.method for run in own} for own in runs.values()))
         if LOCAL not in methods or len(methods) == 1:
             return f"*{', '.join(f'`{name}`' for name in names)} were not run with the same methods.*"
-        kept = {name: ranked([run for run in own if run.method in methods]) for name, own in runs.items()}
-        return gain_table(kept, [method for method in METHODS if method in methods])
+        boards = {name: rank_runs([run for run in own if run.method in methods]) for name, own in runs.items()}
+        return gain_table(boards, [method for method in METHODS if method in methods])
 
     def encoders(self, name):
         """FedHCA² with adapters or a frozen backbone: what crosses, and Δm over Local's whole encoder."""
@@ -202,11 +203,11 @@ class Page:
             return f"*`{name}` was not run with other settings.*"
         rows = []
         for label, changes, papers in SENSITIVITY:
-            own = ranked([*alone, *(run for run in ours if run.changes == changes)]).get("fedhca2")
-            told = [gain_of(own), str(own["seeds"])] if own else [NOT_RUN] * 2
+            own = rank_runs([*alone, *(run for run in ours if run.changes == changes)]).get("fedhca2")
+            gain_cells = [gain_of(own), str(own["seeds"])] if own else [NOT_RUN] * 2
             paper = papers.get(scenario_of(name))
             if own or paper is not None:
-                rows.append([label, *told, NOT_RUN if paper is None else f"{paper:+.2f}"])
+                rows.append([label, *gain_cells, NOT_RUN if paper is None else f"{paper:+.2f}"])
         return markdown(["`fedhca2`", "Δm<br>% ↑", "seeds", "paper"], rows)
 
     def federations(self):
@@ -258,8 +259,8 @@ class Page:
         """A method to start with for some federations, and what it gained there."""
         rows = []
         for federation, method, settings, name, images in CHOICES:
-            board = self.by_size(name).get(images, {}) if images else self.ranked(name)
-            if gain := measured(board.get(method)):
+            board = self.by_size(name).get(images, {}) if images else self.rank_runs(name)
+            if gain := describe_gain(board.get(method)):
                 rows.append([federation, f"`{method}`{settings}", gain])
         return markdown(["your federation", "start with", "gain over training alone"], rows).replace("---:", "---")
 
@@ -270,7 +271,7 @@ class Page:
             same_clients = {client: tuple(scores) for client, scores in run.scores.items()} == tasks
             if same_clients and run.method in CURVE_METHODS and exchanges_per_epoch(run.settings) is None:
                 sized.setdefault(images_per_client(run.settings), []).append(run)
-        boards = {images: ranked(runs) for images, runs in sorted(sized.items())}
+        boards = {images: rank_runs(runs) for images, runs in sorted(sized.items())}
         return {images: board for images, board in boards.items() if board}
 
     def curve(self, name):
@@ -281,7 +282,7 @@ class Page:
         seeds = ["seeds", *(str(board[LOCAL]["seeds"]) for board in boards.values())]
         what = f"training images per outdoor client of `{name}`"
         note = "bands are one standard deviation over seeds, and a point without a band is one run"
-        return self.drawn(CURVE, boards, "training images per outdoor client", what, note, [seeds])
+        return self.draw_curve(CURVE, boards, "training images per outdoor client", what, note, [seeds])
 
     def exchanges(self, name):
         """Δm over exchanges per epoch with equal total steps, as a figure and as a table."""
@@ -291,22 +292,24 @@ class Page:
             often.setdefault(exchanges_per_epoch(run.settings), []).append(run)
         if len(often) < 2:
             return f"*`{name}` was not run with other numbers of exchanges.*"
-        boards = {x: ranked(own) for x, own in sorted(often.items())}
+        boards = {x: rank_runs(own) for x, own in sorted(often.items())}
         what = f"exchanges per epoch in `{name}`, with equal numbers of steps"
-        return self.drawn(EXCHANGES, boards, "exchanges per epoch", what, "bands are one standard deviation over seeds")
+        return self.draw_curve(
+            EXCHANGES, boards, "exchanges per epoch", what, "bands are one standard deviation over seeds"
+        )
 
-    def drawn(self, figure, boards, x_title, what, note, more=()):
+    def draw_curve(self, figure, boards, x_title, what, note, more=()):
         """Δm over the numbers that leaderboards belong to, as a figure and as a table with `more` rows."""
-        found = {
+        points_by_method = {
             method: {x: board[method] for x, board in boards.items() if method in board} for method in CURVE_METHODS
         }
-        curves = {method: points for method, points in found.items() if points and method != LOCAL}
-        told = f"Δm over training alone by {x_title}, for {', '.join(curves)}".replace(" outdoor", "")
-        self.figures[figure] = gain_curve(curves, f"{x_title} (log scale)", told)
+        curves = {method: points for method, points in points_by_method.items() if points and method != LOCAL}
+        summary = f"Δm over training alone by {x_title}, for {', '.join(curves)}".replace(" outdoor", "")
+        self.figures[figure] = gain_curve(curves, f"{x_title} (log scale)", summary)
         caption = f"*Mean gain over training alone (%, `local` is the line at 0) by {what}; {note}.*"
         cells = [[f"`{method}`", *(gain_cell(board, method) for board in boards.values())] for method in curves]
         table = markdown(["Δm % ↑", *(f"{x:,g}" for x in boards)], [*cells, *more])
-        return "\n\n".join([f"![{told}](images/{figure}.svg)", caption, table])
+        return "\n\n".join([f"![{summary}](images/{figure}.svg)", caption, table])
 
     def ranks(self, name):
         """The critical-difference figure of an experiment."""
@@ -317,8 +320,8 @@ class Page:
         if not ranking:
             return f"*`{name}` was not run with three methods or more.*"
         self.figures[f"ranks-{name}"] = draw_ranks(ranking)
-        told = ", ".join(f"{method} {place:.1f}" for method, place in ranking.ranks.items())
-        return f"![Average ranks in {name}: {told}](images/ranks-{name}.svg)\n\n{ranking_note(ranking)}"
+        ranks = ", ".join(f"{method} {rank:.1f}" for method, rank in ranking.ranks.items())
+        return f"![Average ranks in {name}: {ranks}](images/ranks-{name}.svg)\n\n{ranking_note(ranking)}"
 
 
 def add(runs, records):
@@ -329,9 +332,9 @@ def add(runs, records):
     return 1 if refusals else 0
 
 
-def run(asked):
+def run(options):
     """Make and record the runs that are missing; those that fail get a line."""
-    faults = run_missing(asked.parts, asked.only, asked.settings, asked.jobs, asked.out, asked.records)
+    faults = run_missing(options.parts, options.only, options.settings, options.jobs, options.out, options.records)
     print("".join(f"failed: {folder}: {fault}\n" for folder, fault in faults.items()), end="", file=sys.stderr)
     return 1 if faults else 0
 
@@ -341,7 +344,7 @@ def write_pages(files, records):
     page = Page(Runs(read_records(records)))
     for file in files:
         page.figures.clear()
-        file.write_text(page.filled(file.read_text("utf-8")), "utf-8")
+        file.write_text(page.fill(file.read_text("utf-8")), "utf-8")
         for name, svg in page.figures.items():
             (file.parent / "images").mkdir(exist_ok=True)
             (file.parent / "images" / f"{name}.svg").write_text(svg, "utf-8")
@@ -365,16 +368,20 @@ def main(argv=None):
     commands.add_parser("add", help="record runs").add_argument("runs", nargs="+", type=Path, metavar="RUNS")
     page = commands.add_parser("page", help="make the tables and figures of pages from the records")
     page.add_argument("pages", nargs="*", type=Path, default=PAGES, metavar="PAGE.md")
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     try:
-        if asked.command == "run":
-            return run(asked)
-        return add(asked.runs, asked.records) if asked.command == "add" else write_pages(asked.pages, asked.records)
+        if options.command == "run":
+            return run(options)
+        return (
+            add(options.runs, options.records)
+            if options.command == "add"
+            else write_pages(options.pages, options.records)
+        )
     except UserError as error:
         print("\n".join(error.lines), file=sys.stderr)
         return 1
     except Interrupted as stopped:
-        print(f"{stopped}; unfinished runs are in {asked.out}/", file=sys.stderr)
+        print(f"{stopped}; unfinished runs are in {options.out}/", file=sys.stderr)
         return 128 + stopped.signal
 
 

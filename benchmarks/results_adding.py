@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from results_records import Record, read_file, write_file
-from results_runs import changed, is_traced, portable
+from results_runs import find_changes, is_traced, portable
 
 from fedhca2.configs import built_in_names
 from fedhca2.errors import UserError
@@ -24,33 +24,33 @@ def add_runs(folders, into):
     for experiment, runs in runs_below(folders, refusals).items():
         file = into / f"{experiment}.jsonl"
         base, records = read_file(file) if file.exists() else (base_of(experiment), [])
-        kept, before = {record.identity: record for record in records}, len(records)
+        by_identity, before = {record.identity: record for record in records}, len(records)
         for run in runs:
             try:
                 record = Record.of(experiment, base, line_of(run, base))
-                replaced += record.identity in kept
-                kept[record.identity] = record
+                replaced += record.identity in by_identity
+                by_identity[record.identity] = record
             except UserError as error:
                 refusals.append(f"{run.path}: {'; '.join(error.lines)}")
-        new += len(kept) - before
-        if kept:
-            write_file(file, base, kept.values())
+        new += len(by_identity) - before
+        if by_identity:
+            write_file(file, base, by_identity.values())
     return new, replaced, refusals
 
 
 def runs_below(folders, refusals):
     """The finished runs of built-in experiments, by experiment; the others get a line in `refusals`."""
-    found = {}
+    by_experiment = {}
     for folder in folders:
         runs = [RunFiles(config.parent) for config in sorted(Path(folder).rglob(CONFIG))]
         if not runs:
-            refusals.append(f"{folder}: should hold runs, found no {CONFIG} below it")
+            refusals.append(f"{folder}: expected runs in it, got no {CONFIG} below it")
         for run in runs:
             try:
-                found.setdefault(experiment_of(run), []).append(run)
+                by_experiment.setdefault(experiment_of(run), []).append(run)
             except UserError as error:
                 refusals.append(f"{run.path}: {'; '.join(error.lines)}")
-    return found
+    return by_experiment
 
 
 def experiment_of(run):
@@ -76,7 +76,7 @@ def line_of(run, base):
     experiment = run.experiment()
     settings = portable(experiment.to_dict())
     method = settings.pop("method")
-    changes = changed(portable(base), settings)
+    changes = find_changes(portable(base), settings)
     if paths := [value for value in strings_in([changes, method]) if Path(value).is_absolute()]:
         raise UserError("", f"expected settings that hold on every machine, got {paths[0]}")
     line = {"seed": experiment.seed, "method": method, "changes": changes, "scores": scores_of(run), **cost_of(run)}
@@ -134,8 +134,8 @@ def cost_of(run):
 @cache
 def commit():
     """The commit of this checkout; empty if it is none."""
-    asked = ["git", "-C", Path(__file__).parent, "rev-parse", "--short=12", "HEAD"]
-    return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    command = ["git", "-C", Path(__file__).parent, "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def strings_in(value):

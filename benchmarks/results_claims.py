@@ -31,10 +31,12 @@ def federations_table(runs):
     rows = []
     for title, (name, counted, paper) in FEDERATIONS.items():
         experiment, settings = (PARTIES[name][0], party(name)) if name in PARTIES else (name, [])
-        found = over_local(runs.like(experiment, settings))
-        gains = [[gain_among(run, counted) for run in found if run.method == method] for method in methods]
-        told = NOT_RUN if paper is None else f"{paper:+.2f}"
-        rows.append([title, *(spread_of(own) if own else NOT_RUN for own in gains), str(max(map(len, gains))), told])
+        compared = over_local(runs.like(experiment, settings))
+        gains = [[gain_among(run, counted) for run in compared if run.method == method] for method in methods]
+        paper_cell = NOT_RUN if paper is None else f"{paper:+.2f}"
+        rows.append(
+            [title, *(spread_of(own) if own else NOT_RUN for own in gains), str(max(map(len, gains))), paper_cell]
+        )
     heads = ["federation", *(f"`{method}`" for method in methods), "seeds", "paper,<br>`fedhca2`"]
     return markdown(heads, rows)
 
@@ -44,22 +46,23 @@ def gain_among(run, counted):
     if not counted:
         return run.result.delta_m
     scores, alone = (
-        {client: own for client, own in held.items() if client.startswith(counted)} for held in (run.scores, run.alone)
+        {client: own for client, own in scores_of.items() if client.startswith(counted)}
+        for scores_of in (run.scores, run.alone)
     )
     return overall_gain(scores, alone, run.task_set)
 
 
-def traced(runs, name):
+def runs_with_traces(runs, name):
     """The runs of an experiment that record what happens over rounds."""
     return [run for run in runs.plain(name) if "trace" in run.line]
 
 
 def pace_table(runs, name):
     """How many rounds models need to come within 5% of Local's final score (median), and how often they do."""
-    found = traced(runs, name)
-    alone = {run.seed: run.line["trace"]["scores"] for run in found if run.method == LOCAL}
+    runs_with_rounds = runs_with_traces(runs, name)
+    alone = {run.seed: run.line["trace"]["scores"] for run in runs_with_rounds if run.method == LOCAL}
     rounds = {}
-    for run in (run for run in found if run.seed in alone):
+    for run in (run for run in runs_with_rounds if run.seed in alone):
         for client, tasks in run.line["trace"]["scores"].items():
             for task, scores in tasks.items():
                 higher = headline(run.task_set[task], run.scores[client][task]).higher_is_better
@@ -90,26 +93,26 @@ def first_within(rounds, scores, goal, higher):
 
 def alpha_table(runs, name):
     """FedHCA²'s α of each client over rounds, mean over seeds."""
-    found = [run.line["trace"] for run in traced(runs, name) if run.line["trace"]["alpha"]]
-    if not found:
+    traces = [run.line["trace"] for run in runs_with_traces(runs, name) if run.line["trace"]["alpha"]]
+    if not traces:
         return f"*`{name}` was not run with α over rounds.*"
-    rounds = found[0]["rounds"]
+    rounds = traces[0]["rounds"]
     shown = sorted({*range(0, len(rounds), max(1, len(rounds) // 6)), len(rounds) - 1})
     rows = [
-        [client, *(f"{mean(trace['alpha'][client][i] for trace in found):.3f}" for i in shown)]
-        for client in found[0]["alpha"]
+        [client, *(f"{mean(trace['alpha'][client][i] for trace in traces):.3f}" for i in shown)]
+        for client in traces[0]["alpha"]
     ]
     return markdown(["α after round", *(str(rounds[i]) for i in shown)], rows)
 
 
 def beta_table(runs, name):
     """FedHCA²'s last β of each decoder by layer, mean over seeds; L1 to L6 as in the paper."""
-    found = [run.line["trace"]["beta"] for run in traced(runs, name) if run.line["trace"]["beta"]]
-    if not found:
+    betas = [run.line["trace"]["beta"] for run in runs_with_traces(runs, name) if run.line["trace"]["beta"]]
+    if not betas:
         return f"*`{name}` was not run with β by layer.*"
-    layers = len(next(iter(found[0].values())))
+    layers = len(next(iter(betas[0].values())))
     rows = [
-        [decoder, *(f"{mean(trace[decoder][layer] for trace in found):.3f}" for layer in range(layers))]
-        for decoder in found[0]
+        [decoder, *(f"{mean(trace[decoder][layer] for trace in betas):.3f}" for layer in range(layers))]
+        for decoder in betas[0]
     ]
     return markdown(["β of decoder", *(f"L{layer + 1}" for layer in range(layers))], rows)

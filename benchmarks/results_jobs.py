@@ -10,7 +10,7 @@ import argparse
 import json
 from pathlib import Path
 
-from results_records import RECORDS, lacking_in, read_records
+from results_records import RECORDS, find_missing, read_records
 
 from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS
@@ -308,10 +308,10 @@ def main(argv=None):
     parser.add_argument("parts", nargs="*", type=part, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--missing", action="store_true", help="only those that are not in the records")
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER")
-    asked = parser.parse_args(argv)
-    lacking = lacking_in(read_records(asked.records) if asked.missing else ())
-    for line in lines_of(asked.parts):
-        if not asked.missing or lacking(settings_of(line)):
+    options = parser.parse_args(argv)
+    is_missing = find_missing(read_records(options.records) if options.missing else ())
+    for line in lines_of(options.parts):
+        if not options.missing or is_missing(settings_of(line)):
             print(line)
 
 

@@ -61,7 +61,7 @@ class Record(RunFiles):
         settings = {"name": self.name, **self.base, "method": self.line["method"]}
         changes = [f"{path}={json.dumps(value)}" for path, value in self.line["changes"].items()]
         try:
-            return parsed(json.dumps(apply_overrides(settings, changes)))
+            return parse_settings(json.dumps(apply_overrides(settings, changes)))
         except UserError as error:
             raise UserError.of(fault.within(f"{self.path}") for fault in error.faults) from None
 
@@ -81,7 +81,11 @@ class Record(RunFiles):
         by_task = self.line["scores"]
         return {
             spec.name: {
-                task: {metric: number(held[spec.name]) for metric, held in by_task[task].items() if spec.name in held}
+                task: {
+                    metric: number(by_client[spec.name])
+                    for metric, by_client in by_task[task].items()
+                    if spec.name in by_client
+                }
                 for task in spec.tasks
             }
             for spec in self.experiment().specs
@@ -93,10 +97,10 @@ class Record(RunFiles):
         sent = 1e6 * self.line.get("megabytes_up", nan) * len(self.scores) * self.rounds
         bytes = {"up": sent, "down": self.line.get("bytes_down", nan)}
         split = "test" if self.experiment().tested else "val"
-        found = {"clients": self.scores, "baseline": self.alone, "split": split, "bytes": bytes}
+        result = {"clients": self.scores, "baseline": self.alone, "split": split, "bytes": bytes}
         kinds = (self._kinds(self.scores), None)
         gains = [overall_gain(self.scores, self.alone or {}, self.task_set, each) for each in kinds]
-        return SimpleNamespace(**found, delta_m=gains[0], delta_m_by_client=gains[1], seconds=self.line["seconds"])
+        return SimpleNamespace(**result, delta_m=gains[0], delta_m_by_client=gains[1], seconds=self.line["seconds"])
 
     @property
     def task_set(self):
@@ -112,20 +116,20 @@ def identity(settings):
     return settings["name"], settings["method"]["name"], settings["seed"], as_line(changes_in(settings))
 
 
-def lacking_in(records):
-    """Whether records lack a run with these settings, or its trace if it evaluates before the end."""
-    known = {record.identity: "trace" in record.line for record in records}
+def find_missing(records):
+    """A function that says whether these records lack a run with some settings, or its trace if it has one."""
+    has_trace = {record.identity: "trace" in record.line for record in records}
 
-    def lacks(settings):
-        traced = known.get(identity(settings))
-        return traced is None or (is_traced(settings) and not traced)
+    def is_missing(settings):
+        own_trace = has_trace.get(identity(settings))
+        return own_trace is None or (is_traced(settings) and not own_trace)
 
-    return lacks
+    return is_missing
 
 
 @cache
-def parsed(settings):
-    """The experiment with these settings, given as JSON: runs that differ in their seed share it."""
+def parse_settings(settings):
+    """The experiment with these settings, as JSON: runs that differ in their seed share it."""
     return Experiment.parse(json.loads(settings))
 
 
@@ -147,7 +151,7 @@ def write_file(file, base, records):
     """Write records in an order in which an added run is an added line."""
     lines = [
         {"experiment": file.stem, "settings": base},
-        *sorted((record.line for record in records), key=place_in_file),
+        *sorted((record.line for record in records), key=sort_key),
     ]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(f"{as_line(line)}\n" for line in lines), "utf-8")
@@ -158,6 +162,6 @@ def as_line(values):
     return to_json(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
-def place_in_file(line):
+def sort_key(line):
     """What the lines of a file are sorted by: method, changes and seed."""
     return line["method"]["name"], as_line(line["changes"]), as_line(line["method"]), line["seed"]

@@ -4,7 +4,7 @@ import re
 
 from results_adding import add_runs
 from results_jobs import lines_of, settings_in
-from results_records import lacking_in, read_records
+from results_records import find_missing, read_records
 from rich.console import Console
 
 from fedhca2.experiment import Experiment
@@ -19,9 +19,9 @@ def run_missing(parts, only, settings, jobs, folder, records):
     At most `jobs` run at a time (None: one per GPU, or per core). What an interrupted command has finished is not made
     again. Returns the faults of failed runs, by folder.
     """
-    lacking = lacking_in(read_records(records))
-    runs = [planned(line, settings, folder) for line in lines_of(parts) if re.search(only, line.split()[0])]
-    runs = [run for run in runs if lacking(run.experiment.to_dict())]
+    is_missing = find_missing(read_records(records))
+    runs = [plan(line, settings, folder) for line in lines_of(parts) if re.search(only, line.split()[0])]
+    runs = [run for run in runs if is_missing(run.experiment.to_dict())]
     finished = [run.folder for run in runs if run.finished]
     add_runs(finished, records)
     if len(finished) == len(runs):
@@ -30,7 +30,7 @@ def run_missing(parts, only, settings, jobs, folder, records):
         return run_in_parallel(runs, jobs, recording, mps=True)
 
 
-def planned(line, settings, folder):
+def plan(line, settings, folder):
     """The run in a line of `results_jobs.py`, with further settings."""
     name, experiment, *options = line.split()
     chosen = Experiment.load(experiment, [*settings_in(options), *settings])

@@ -1,4 +1,4 @@
-"""The runs behind docs/results.md: what each changes in its built-in experiment, and which of them a block asks for."""
+"""The runs behind docs/results.md: what each changes in its built-in experiment, and which of them a block shows."""
 
 import re
 from functools import cache
@@ -26,17 +26,17 @@ class Runs:
         for record in records:
             self.records.setdefault(record.name, []).append(record)
 
-    def plain(self, wanted):
+    def plain(self, query):
         """The runs of an experiment, NAME or NAME,KEY=VALUE…, with the defaults of their methods."""
-        return self.that_change(wanted, NOTHING)
+        return self.that_change(query, NOTHING)
 
-    def that_change(self, wanted, settings):
+    def that_change(self, query, settings):
         """The runs of an experiment that change nothing but these settings, by method in the catalogue's order."""
-        name, *changes = wanted.split(",")
-        asked = {key: yaml.safe_load(value) for key, value in (change.split("=") for change in changes)}
+        name, *changes = query.split(",")
+        required = {key: yaml.safe_load(value) for key, value in (change.split("=") for change in changes)}
 
-        def fits(changed):
-            return asked.items() <= changed.items() and all(map(settings.fullmatch, changed.keys() - asked))
+        def fits(own):
+            return required.items() <= own.items() and all(map(settings.fullmatch, own.keys() - required))
 
         order = list(METHODS)
         runs = [record for record in self.records.get(name, ()) if fits(record.changes)]
@@ -44,25 +44,25 @@ class Runs:
         return sorted(runs, key=lambda record: order.index(record.method))
 
     def like(self, name, settings):
-        """The runs of an experiment with exactly these settings, given as KEY=VALUE."""
+        """The runs of an experiment with exactly these settings, as KEY=VALUE."""
         changes = changes_in(Experiment.load(name, settings).to_dict())
         runs = [record for record in self.records.get(name, ()) if record.changes == changes]
         self.used |= {record.identity for record in runs}
         return runs
 
     def unused(self):
-        """How many runs nobody asked for, by what they change."""
-        found = {}
+        """How many runs no block shows, by what they change."""
+        counts = {}
         for record in (record for records in self.records.values() for record in records):
             if record.identity not in self.used:
                 what = f"{record.method} on {record.name} changes {', '.join(record.changes) or 'nothing'}"
-                found[what] = found.get(what, 0) + 1
-        return found
+                counts[what] = counts.get(what, 0) + 1
+        return counts
 
 
 def changes_in(settings):
     """What settings change in their built-in experiment with the defaults of their method; raises UserError."""
-    return changed(portable(built_in(settings["name"], settings["method"]["name"])), portable(settings))
+    return find_changes(portable(built_in(settings["name"], settings["method"]["name"])), portable(settings))
 
 
 @cache
@@ -85,34 +85,34 @@ def portable(settings):
     model = dict(settings["model"])
     model["encoder"] = {key: value for key, value in model["encoder"].items() if key != "sha256"}
     training = {key: value for key, value in settings["training"].items() if key != "step"}
-    kept = {key: value for key, value in settings.items() if key not in (*FREE, "devices")}
-    return kept | {"model": model, "training": training}
+    deciding = {key: value for key, value in settings.items() if key not in (*FREE, "devices")}
+    return deciding | {"model": model, "training": training}
 
 
-def changed(wanted, own, place=""):
+def find_changes(expected, own, path=""):
     """What differs between settings, by path: key by key as `--set` would say it, or whole if its kind is another.
 
-    >>> changed({"a": 1, "b": {"kind": "x", "c": 2}}, {"a": 1, "b": {"kind": "x", "c": 3}, "d": 4})
+    >>> find_changes({"a": 1, "b": {"kind": "x", "c": 2}}, {"a": 1, "b": {"kind": "x", "c": 3}, "d": 4})
     {'b.c': 3, 'd': 4}
-    >>> changed({"a": 1, "b": {"kind": "x", "c": 2}}, {"b": {"kind": "y"}})
+    >>> find_changes({"a": 1, "b": {"kind": "x", "c": 2}}, {"b": {"kind": "y"}})
     {'b': {'kind': 'y'}, 'a': None}
     """
-    if not (isinstance(wanted, dict) and isinstance(own, dict)) or not same_kind(wanted, own):
-        return {} if same(wanted, own) else {place: own}
-    found = {}
-    for key in {**own, **wanted}:  # a setting that is absent is None
-        found |= changed(wanted.get(key), own.get(key), f"{place}.{key}" if place else key)
-    return found
+    if not (isinstance(expected, dict) and isinstance(own, dict)) or not same_kind(expected, own):
+        return {} if same(expected, own) else {path: own}
+    changes = {}
+    for key in {**own, **expected}:  # a setting that is absent is None
+        changes |= find_changes(expected.get(key), own.get(key), f"{path}.{key}" if path else key)
+    return changes
 
 
-def same_kind(wanted, own):
+def same_kind(expected, own):
     """Whether settings of one kind are compared, so that their keys are the same."""
-    return all(wanted.get(key) == own.get(key) for key in ("kind", "name"))
+    return all(expected.get(key) == own.get(key) for key in ("kind", "name"))
 
 
-def same(wanted, value):
+def same(expected, value):
     """Whether a setting is the same; files may be elsewhere."""
-    return value == wanted or (isinstance(value, str) and isinstance(wanted, str) and "/" in wanted)
+    return value == expected or (isinstance(value, str) and isinstance(expected, str) and "/" in expected)
 
 
 def images_per_client(settings):

@@ -22,7 +22,7 @@ CHOICES = [  # a federation, a method with its settings, the experiment that is 
 ]
 
 
-def ranked(runs):
+def rank_runs(runs):
     """What the leaderboard has of runs by method, with the seeds that Local was run with or that have a baseline."""
     return {row["method"]: row for row in rank_methods(comparable(runs))}
 
@@ -35,7 +35,7 @@ def over_local(runs):
 
 def gain_table(boards, methods):
     """Δm of these methods in every experiment, and in the paper's."""
-    papers = list(dict.fromkeys(found for name in boards if (found := scenario_of(name)) in PAPER))
+    papers = list(dict.fromkeys(scenario for name in boards if (scenario := scenario_of(name)) in PAPER))
     heads = [
         "method",
         *(f"`{name.replace(',', '`<br>`')}`" for name in boards),
@@ -44,9 +44,9 @@ def gain_table(boards, methods):
     rows = []
     for method in methods:
         ours = [gain_cell(board, method) for board in boards.values()]
-        theirs = [PAPER[scenario].get(method) for scenario in papers]
-        if method != LOCAL and ({*ours, *theirs} - {NOT_RUN, None}):
-            rows.append([f"`{method}`", *ours, *(NOT_RUN if gain is None else f"{gain:+.2f}" for gain in theirs)])
+        from_paper = [PAPER[scenario].get(method) for scenario in papers]
+        if method != LOCAL and ({*ours, *from_paper} - {NOT_RUN, None}):
+            rows.append([f"`{method}`", *ours, *(NOT_RUN if gain is None else f"{gain:+.2f}" for gain in from_paper)])
     return markdown(heads, rows)
 
 
@@ -54,15 +54,15 @@ def lead(comparison, method, other):
     """The mean difference of Δm over common seeds, and how many of them agree with its sign."""
     if not {method, other} <= comparison.entries.keys() or DELTA_M not in comparison.columns:
         return NOT_RUN
-    ours, theirs = (comparison.entries[name][DELTA_M].by_seed for name in (method, other))
-    differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    ours, others = (comparison.entries[name][DELTA_M].by_seed for name in (method, other))
+    differences = [ours[seed] - others[seed] for seed in ours if seed in others]
     if not differences:
         return NOT_RUN
     ahead = sum(difference > 0 for difference in differences)
     return f"{mean(differences):+.2f} ({ahead}/{len(differences)})"
 
 
-def measured(row):
+def describe_gain(row):
     """Δm of a method with its deviation, the number of seeds, and whether it is beyond chance; empty if unknown."""
     if row is None:
         return ""
@@ -100,16 +100,22 @@ def scenario_of(name):
 
 
 def head(column):
-    measured = metric_heading(column.metric, column.higher_is_better)
-    return f"{column.group.split(',')[0]}<br>{column.task}<br>{measured}"
+    measure = metric_heading(column.metric, column.higher_is_better)
+    return f"{column.group.split(',')[0]}<br>{column.task}<br>{measure}"
 
 
 def cell(comparison, method, column):
     """A cell with its mark, in bold if it is the best of the methods that were run with all seeds."""
-    whole = {name: row for name, row in comparison.entries.items() if not lacking(comparison, name)}
+    whole = {name: row for name, row in comparison.entries.items() if not has_fewer_seeds(comparison, name)}
     best = method in whole and replace(comparison, entries=whole).is_best(method, column)
     text = marked_cell(comparison, method, column, mark=r"\*")
     return f"**{text}**" if best else text
+
+
+def mean_cell(comparison, method, column):
+    """A mean with its deviation."""
+    entry = comparison.entries[method][column]
+    return spread_text(entry.mean, entry.deviation, column)
 
 
 def gain_of(row):
@@ -148,7 +154,7 @@ def board_table(rows):
     return markdown(["experiment", "method", "seeds", "Δm<br>% ↑", "worst client", "s", *traffic.values()], cells)
 
 
-def lacking(comparison, method):
+def has_fewer_seeds(comparison, method):
     """Whether another method has more seeds."""
     column = comparison.columns[0]
     seeds = {name: len(row[column].values) for name, row in comparison.entries.items()}
@@ -175,13 +181,13 @@ def gains_by_variant(runs):
 
     Runs of other clients with the same settings and seed are one.
     """
-    found = {}
+    gains = {}
     for run in (run for run in over_local(runs) if run.method != LOCAL):
         changes = [f"{key.rpartition('.')[2]} {value}" for key, value in run.changes.items() if key != "clients"]
-        by_seed = found.setdefault(", ".join([f"`{run.method}`", *changes]), {})
+        by_seed = gains.setdefault(", ".join([f"`{run.method}`", *changes]), {})
         scores = task_scores(run.scores, run.alone, run.task_set)
         by_seed.setdefault(run.seed, {}).update({(one.client, one.task): one.gain for one in scores})
-    return found
+    return gains
 
 
 def spread_of(values, p_value=1.0):
@@ -192,12 +198,12 @@ def spread_of(values, p_value=1.0):
 
 def gains_over_targets(runs):
     """For each variant the mean gain over all targets, how many gain, and the extremes; targets by their mean gain."""
-    found = gains_by_variant(runs)
-    overall = {label: [mean(gains.values()) for gains in by_seed.values()] for label, by_seed in found.items()}
+    by_variant = gains_by_variant(runs)
+    overall = {label: [mean(gains.values()) for gains in by_seed.values()] for label, by_seed in by_variant.items()}
     p_values, rows = gain_p_values(overall), []
-    for label in sorted(found, key=lambda label: -mean(overall[label])):
-        by_seed = found[label].values()
-        means = [mean(gains[place] for gains in by_seed) for place in next(iter(by_seed))]
+    for label in sorted(by_variant, key=lambda label: -mean(overall[label])):
+        by_seed = by_variant[label].values()
+        means = [mean(gains[target] for gains in by_seed) for target in next(iter(by_seed))]
         better = f"{sum(gain > 0 for gain in means)} of {len(means)}"
         gain = spread_of(overall[label], p_values.get(label, 1.0))
         rows.append([label, gain, better, f"{min(means):+.1f}", f"{max(means):+.1f}", str(len(by_seed))])
@@ -206,13 +212,13 @@ def gains_over_targets(runs):
 
 def gains_of_tasks(runs):
     """The score of each client's task when trained alone, and its gain with each variant that has all seeds."""
-    found, alone = gains_by_variant(runs), {}
-    most = max(map(len, found.values()))
+    by_variant, alone = gains_by_variant(runs), {}
+    most = max(map(len, by_variant.values()))
     for run in (run for run in runs if run.method == LOCAL):
         for one in task_scores(run.scores, None, run.task_set):
             alone.setdefault((one.client, one.task), []).append(one.ours)
-    places = {place: [place] for place in alone}
-    columns = {label: mean_gains(by_seed, places) for label, by_seed in found.items() if len(by_seed) == most}
+    targets = {target: [target] for target in alone}
+    columns = {label: mean_gains(by_seed, targets) for label, by_seed in by_variant.items() if len(by_seed) == most}
     rows = []
     for (client, task), scores in alone.items():
         score, value = scores[0], mean(score.value for score in scores)
@@ -227,24 +233,24 @@ def gains_in_families(runs):
     parts = [run for run in runs if "clients" in run.changes]
     own = gains_by_variant([*(run for run in runs if run.method == LOCAL), *parts])
     whole = gains_by_variant([run for run in runs if "clients" not in run.changes])
-    places = {}
+    families = {}
     for scores in (run.scores for run in parts):
         family = [(client, task) for client, by_task in scores.items() for task in by_task]
-        places[", ".join(runs[0].task_set[task].title for _, task in family)] = family
+        families[", ".join(runs[0].task_set[task].title for _, task in family)] = family
     columns = {
-        f"{label}, {who}": mean_gains(found[label], places)
+        f"{label}, {who}": mean_gains(by_variant[label], families)
         for label in own
-        for who, found in (("all", whole), ("family", own))
+        for who, by_variant in (("all", whole), ("family", own))
     }
-    rows = [[targets, *(cells[targets] for cells in columns.values())] for targets in places]
+    rows = [[targets, *(cells[targets] for cells in columns.values())] for targets in families]
     return markdown(["targets", *columns], rows)
 
 
-def mean_gains(by_seed, places):
-    """The mean gain of the places under each key, with a star if it is beyond chance among all keys."""
+def mean_gains(by_seed, groups):
+    """The mean gain of the targets under each key, with a star if it is beyond chance among all keys."""
     gains = {
-        key: [mean(by_place[place] for place in group) for by_place in by_seed.values()]
-        for key, group in places.items()
+        key: [mean(by_target[target] for target in group) for by_target in by_seed.values()]
+        for key, group in groups.items()
     }
     p_values = gain_p_values(gains)
     return {key: spread_of(values, p_values.get(key, 1.0)) for key, values in gains.items()}

@@ -41,8 +41,8 @@ class Row:
 
     def line(self) -> str:
         """The row as text."""
-        beside = f"  ({self.bound}: {self.ratio:.2f} of it, {self.verdict})" if self.ratio is not None else ""
-        return f"{self.name}: {self.value:.4g} {self.unit}{beside}"
+        verdict_text = f"  ({self.bound}: {self.ratio:.2f} of it, {self.verdict})" if self.ratio is not None else ""
+        return f"{self.name}: {self.value:.4g} {self.unit}{verdict_text}"
 
     def to_dict(self) -> dict[str, str | float | bool | None]:
         """The row as plain data."""
@@ -51,8 +51,8 @@ class Row:
 
 def show(rows: Iterable[Row]) -> list[Row]:
     """Print rows as they are measured, and return them."""
-    kept = []
+    shown = []
     for row in rows:
         print(row.line(), flush=True)
-        kept.append(row)
-    return kept
+        shown.append(row)
+    return shown

@@ -1,4 +1,4 @@
-"""Run all benchmarks and show each figure beside its bound: `make bench`, or
+"""Run all benchmarks and show each figure with its bound: `make bench`, or
 
     python benchmarks/run.py --json bench.json
     python benchmarks/run.py --only start-up server
@@ -43,7 +43,7 @@ PARTS = {  # name: module with rows()
     "attention": "window_attention",
 }
 ON_GPU = ("gpu", "slots", "step", "attention")
-Found = dict[str, list[Row]]
+RowsByPart = dict[str, list[Row]]
 WIDTH = 120  # of the table, if the output is a file
 COLOURS = {None: "", True: "green", False: "red"}
 
@@ -52,7 +52,7 @@ class BrokenPartError(Exception):
     """A part that failed; its reason is on standard error."""
 
 
-def measured(part: str, quick: bool) -> Iterator[Row]:
+def measure_part(part: str, quick: bool) -> Iterator[Row]:
     """Yield a part's rows as its process measures them."""
     context = get_context("spawn")
     here, there = context.Pipe(duplex=False)
@@ -66,7 +66,7 @@ def measured(part: str, quick: bool) -> Iterator[Row]:
             break
     process.join()
     if process.exitcode:
-        raise BrokenPartError(f"{part}: should end with 0, found {process.exitcode}")
+        raise BrokenPartError(f"{part}: expected exit code 0, got {process.exitcode}")
 
 
 def _measure(module: str, quick: bool, to: Connection) -> None:
@@ -95,24 +95,24 @@ def add(table: Table, row: Row) -> None:
     table.add_row(row.name, f"{row.value:.4g}", row.unit, row.bound, ratio, row.verdict, style=COLOURS[row.ok])
 
 
-def measure_all(parts: Iterable[str], quick: bool, console: Console, title: str) -> tuple[Found, list[str]]:
+def measure_all(parts: Iterable[str], quick: bool, console: Console, title: str) -> tuple[RowsByPart, list[str]]:
     """Measure rows by part, in a table that grows with them; also return the errors."""
     table = Table("name", title=title)
     for name in ("value", "unit", "bound", "ratio", "verdict"):
         table.add_column(name, justify="right" if name in ("value", "ratio") else "left", no_wrap=name != "unit")
-    found: Found = {}
+    rows_by_part: RowsByPart = {}
     wrong = []
     with Live(table, console=console, refresh_per_second=1, transient=True):
         for part in parts:
-            found[part] = []
+            rows_by_part[part] = []
             try:
-                for row in measured(part, quick):
+                for row in measure_part(part, quick):
                     add(table, row)
-                    found[part].append(row)
+                    rows_by_part[part].append(row)
             except BrokenPartError as error:
                 wrong.append(str(error))
     console.print(table)
-    return found, wrong
+    return rows_by_part, wrong
 
 
 def main() -> int:
@@ -125,12 +125,15 @@ def main() -> int:
     console, about = Console(width=None if sys.stdout.isatty() else WIDTH), machine()
     parts = [part for part in options.only if part not in ON_GPU or about["gpu"]]
     title = "{cpu}, {cores} cores, load {load}, torch {torch}".format(**about)
-    found, wrong = measure_all(parts, options.quick, console, title)
+    rows_by_part, wrong = measure_all(parts, options.quick, console, title)
     if parts != options.only:
-        console.print(f"No GPU found: skipping {', '.join(part for part in options.only if part in ON_GPU)}.")
+        console.print(f"No GPU: skipping {', '.join(part for part in options.only if part in ON_GPU)}.")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        whole = {"machine": about, "parts": {part: [row.to_dict() for row in rows] for part, rows in found.items()}}
+        whole = {
+            "machine": about,
+            "parts": {part: [row.to_dict() for row in rows] for part, rows in rows_by_part.items()},
+        }
         options.json.write_text(json.dumps(whole, indent=2, allow_nan=False) + "\n", "utf-8")
     for line in wrong:
         console.print(f"error: {line}", style="red")

@@ -22,7 +22,7 @@ KINDS = [("outdoor", "semseg"), ("outdoor", "sal"), ("indoor", "semseg"), ("indo
 ROUNDS = 3
 PARTS = ("imports", "start-up", "train", "aggregate", "checkpoint", "evaluate", "page")
 GB = 1e9
-MOST_MEMORY = 2.0  # GB, beside the clients at work
+MOST_MEMORY = 2.0  # GB, without the clients at work
 
 
 def measure(count: int) -> dict[str, Any]:
@@ -40,39 +40,39 @@ def measure(count: int) -> dict[str, Any]:
 
     seconds = Counter[str]({"imports": process_time()})
 
-    def timed(owner: type, name: str, part: str) -> None:
+    def add_timer(owner: type, name: str, part: str) -> None:
         call = getattr(owner, name)
 
-        def measured(self: Any, *given: Any, **named: Any) -> Any:
-            final = part == "train" and all(order.finish for order in given[0].values())
+        def timed_call(self: Any, *args: Any, **options: Any) -> Any:
+            final = part == "train" and all(order.finish for order in args[0].values())
             start = process_time()
             try:
-                return call(self, *given, **named)
+                return call(self, *args, **options)
             finally:
                 seconds["evaluate" if final else part] += process_time() - start
 
-        setattr(owner, name, measured)
+        setattr(owner, name, timed_call)
 
-    timed(InProcessRun, "perform", "train")
-    timed(InProcessRun, "finish", "evaluate")
-    timed(Server, "step", "aggregate")
-    timed(RunFolder, "commit", "checkpoint")
+    add_timer(InProcessRun, "perform", "train")
+    add_timer(InProcessRun, "finish", "evaluate")
+    add_timer(Server, "step", "aggregate")
+    add_timer(RunFolder, "commit", "checkpoint")
     experiment = Experiment.load("scenes_1000", [f"clients={json.dumps(clients(count))}", f"rounds={ROUNDS}"])
     with tempfile.TemporaryDirectory() as folder, ConsoleWatcher(Console(quiet=True)) as watcher:
-        place, started = Path(folder) / "run", watcher.started
+        out, started = Path(folder) / "run", watcher.started
         began = process_time()
 
-        def noted(*given: Any) -> None:
+        def note_start(*args: Any) -> None:
             seconds["start-up"] = process_time() - began
-            started(*given)
+            started(*args)
 
-        watcher.started = noted  # type: ignore[method-assign]
-        result = run(experiment, place, watcher=watcher)
-        memory, disk = most_resident(), {part: size(place / part) for part in ("", "checkpoints", "models")}
+        watcher.started = note_start  # type: ignore[method-assign]
+        result = run(experiment, out, watcher=watcher)
+        memory, disk = most_resident(), {part: size(out / part) for part in ("", "checkpoints", "models")}
         began = process_time()
         from fedhca2.reports.page.write import write_page
 
-        page = write_page([RunFiles.open(place)], place / "report.html")
+        page = write_page([RunFiles.open(out)], out / "report.html")
         seconds |= {"page": process_time() - began, "clock": perf_counter() - clock}
         sent = sum(result.bytes.values()) / ROUNDS
         figures = {"memory": memory, "with the page": most_resident(), "bytes": sent, "page": size(page)}
@@ -81,7 +81,7 @@ def measure(count: int) -> dict[str, Any]:
 
 def clients(count: int) -> list[dict[str, Any]]:
     """As many clients of all kinds, as evenly as possible."""
-    numbers = [count // len(KINDS) + (place < count % len(KINDS)) for place in range(len(KINDS))]
+    numbers = [count // len(KINDS) + (i < count % len(KINDS)) for i in range(len(KINDS))]
     return [
         {"name": f"{data}-{task}", "data": data, "tasks": [task], "copies": number, "epochs": 2}
         for (data, task), number in zip(KINDS, numbers, strict=True)
@@ -101,7 +101,7 @@ def most_resident(process: int | str = "self") -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def measured(count: int) -> dict[str, Any]:
+def measure_clients(count: int) -> dict[str, Any]:
     """Measure in a new process."""
     ended = subprocess.run([sys.executable, __file__, "--one", str(count)], capture_output=True, text=True)
     if ended.returncode:
@@ -112,10 +112,10 @@ def measured(count: int) -> dict[str, Any]:
 def rows(quick: bool = False) -> Iterator[Row]:
     """Measure a small and a larger federation; if `quick`, the small one."""
     for count in (10,) if quick else (10, 100):
-        found = measured(count)
+        figures = measure_clients(count)
         for part in PARTS:
-            yield Row(f"{count} clients, {part}", found["seconds"][part], "CPU-s")
-        yield Row(f"{count} clients, memory", found["memory"] / GB, "GB", at_most=MOST_MEMORY)
+            yield Row(f"{count} clients, {part}", figures["seconds"][part], "CPU-s")
+        yield Row(f"{count} clients, memory", figures["memory"] / GB, "GB", at_most=MOST_MEMORY)
 
 
 def table(numbers: list[int]) -> None:
@@ -132,11 +132,11 @@ def table(numbers: list[int]) -> None:
     print("|", " | ".join(columns), "|")
     print("|", " | ".join("---" for _ in columns), "|")
     for count in numbers:
-        found = measured(count)
-        cells = [f"{count:,}", *(f"{found['seconds'][part]:.1f}" for part in (*PARTS, "clock"))]
-        cells += [f"{found[key] / GB:.2f}" for key in ("memory", "with the page")]
-        cells += [f"{found['bytes'] / 1e6:.0f}", *(f"{bytes / 1e6:.0f}" for bytes in found["disk"].values())]
-        print("|", " | ".join([*cells, f"{found['page'] / 1e6:.1f}"]), "|", flush=True)
+        figures = measure_clients(count)
+        cells = [f"{count:,}", *(f"{figures['seconds'][part]:.1f}" for part in (*PARTS, "clock"))]
+        cells += [f"{figures[key] / GB:.2f}" for key in ("memory", "with the page")]
+        cells += [f"{figures['bytes'] / 1e6:.0f}", *(f"{bytes / 1e6:.0f}" for bytes in figures["disk"].values())]
+        print("|", " | ".join([*cells, f"{figures['page'] / 1e6:.1f}"]), "|", flush=True)
 
 
 if __name__ == "__main__":

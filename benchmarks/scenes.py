@@ -16,12 +16,12 @@ SCENES = 16
 
 def ms_an_image(domain: Domain, repeats: int) -> float:
     """Return the least milliseconds per image of a batch; the first call is not counted."""
-    found = []
+    times = []
     for _ in range(repeats + 1):
         start = process_time()
         render(domain, range(SCENES), size=(64, 64), seed=2)
-        found.append(1000 * (process_time() - start) / SCENES)
-    return min(found[1:])
+        times.append(1000 * (process_time() - start) / SCENES)
+    return min(times[1:])
 
 
 def rows(quick: bool = False, repeats: int = 20) -> Iterator[Row]:

@@ -65,7 +65,7 @@ class Flower:
         """Return what the server gets from each client, as sent."""
         keys = {str(state.nid): [state.pk1, state.pk2] for state in self.states}
         sent = [self.mod._share_keys(state, keys) for state in self.states]
-        found = []
+        masked = []
         for state, row in zip(self.states, self.rows, strict=True):
             letters = [
                 (source.nid, text)
@@ -76,17 +76,17 @@ class Flower:
             record = {Key.SOURCE_LIST: [source for source, _ in letters], Key.CIPHERTEXT_LIST: [t for _, t in letters]}
             parameters = ndarrays_to_parameters([row])
             answer = self.mod._collect_masked_vectors(state, ConfigRecord(record), int(MOST), parameters)
-            found.append(answer[Key.MASKED_PARAMETERS])
-        return found
+            masked.append(answer[Key.MASKED_PARAMETERS])
+        return masked
 
     def mean(self, masked):
         """Compute what its workflow computes if no client drops out."""
         everybody = [state.nid for state in self.states]
         record = ConfigRecord({Key.ACTIVE_NODE_ID_LIST: everybody, Key.DEAD_NODE_ID_LIST: []})
-        told = [self.mod._unmask(state, record)[Key.SHARE_LIST] for state in self.states]
+        share_lists = [self.mod._unmask(state, record)[Key.SHARE_LIST] for state in self.states]
         total = sum(bytes_to_ndarray(each[1]) for each in masked)
         for number in range(len(self.states)):
-            seed = combine_shares([shares[number] for shares in told])
+            seed = combine_shares([shares[number] for shares in share_lists])
             total = total - pseudo_rand_gen(seed, MODULUS, self.shapes)[1]
         return dequantize([(total % MODULUS) / len(masked)], CLIP, TARGET)[0]
 
@@ -109,9 +109,9 @@ def sums() -> None:
     names = [f"client-{number}" for number in range(CLIENTS)]
     began = perf_counter()
     clients = Clients(dict(zip(names, map(torch.from_numpy, rows), strict=True)), clip=CLIP)
-    found = clients.add(summing(dict.fromkeys(names, 1 / CLIENTS), VALUES)).rows[0]
+    mean = clients.add(summing(dict.fromkeys(names, 1 / CLIENTS), VALUES)).rows[0]
     spent, size = perf_counter() - began, 4 * VALUES / 1e6
-    table.add_row("ours", f"{spent:.2f}", f"{size:.1f}", f"{np.abs(found.double().numpy() - exact).max():.1e}")
+    table.add_row("ours", f"{spent:.2f}", f"{size:.1f}", f"{np.abs(mean.double().numpy() - exact).max():.1e}")
     Console().print(table)
 
 
@@ -187,9 +187,9 @@ def small(method: dict, secure: dict | None, rounds: int) -> Experiment:
     )
 
 
-def farthest(ours: dict, theirs: dict) -> float:
+def farthest(ours: dict, others: dict) -> float:
     """Return the largest difference of any value in any model."""
-    return max(float((theirs[file][key] - tensor).abs().max()) for file in ours for key, tensor in ours[file].items())
+    return max(float((others[file][key] - tensor).abs().max()) for file in ours for key, tensor in ours[file].items())
 
 
 def rounds() -> None:
@@ -217,7 +217,7 @@ def rounds() -> None:
     Console().print(table)
 
 
-def guessed(sketched: torch.Tensor, seed: int, numel: int) -> torch.Tensor:
+def guess_row(sketched: torch.Tensor, seed: int, numel: int) -> torch.Tensor:
     """Guess a row from its sketch alone: each value from the sum that contains it."""
     size = len(sketched)
     projection = Projection.draw(numel, size, derive(seed, "sketch", 0, str(ENCODER)))
@@ -242,10 +242,10 @@ def sketch() -> None:
         off: list[list[float]] = [[], [], [], []]
         for seed in range(50):
             sketches = torch.stack([Sketcher(size, seed).sketch(row, ENCODER, 0) for row in updates]).double()
-            found = sketches @ sketches.T
-            change = ConflictAverse().weights(found) - exact
-            guess = guessed(sketches[0], seed, numel)
-            off[0].append(float(((found - gram) / torch.outer(lengths, lengths)).square().mean().sqrt()))
+            estimate = sketches @ sketches.T
+            change = ConflictAverse().weights(estimate) - exact
+            guess = guess_row(sketches[0], seed, numel)
+            off[0].append(float(((estimate - gram) / torch.outer(lengths, lengths)).square().mean().sqrt()))
             off[1].append(float((change / exact.mean()).square().mean().sqrt()))
             off[2].append(float((change @ updates).norm() / (exact @ updates).norm()))
             off[3].append(float(torch.nn.functional.cosine_similarity(guess, updates[0], dim=0)))

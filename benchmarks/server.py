@@ -70,7 +70,7 @@ def make_rows(profiles: list[Profile], device: str, folder: Path) -> list[dict[S
     def update(seed: int, numel: int) -> Tensor:
         return noise[:numel].roll(7919 * (seed + 1)).add_(noise[:numel], alpha=0.5)
 
-    def mapped(seed: int, slot: Slot, numel: int) -> Tensor:
+    def map_row(seed: int, slot: Slot, numel: int) -> Tensor:
         path = folder / f"{seed % DISTINCT}.{slot.part}"
         if not path.exists():
             path.write_bytes(update(seed, numel).bfloat16().view(torch.uint8).numpy().data)
@@ -78,7 +78,7 @@ def make_rows(profiles: list[Profile], device: str, folder: Path) -> list[dict[S
 
     return [
         {
-            slot: mapped(i, slot, layout.numel) if len(profiles) >= MAPPED else update(i, layout.numel).to(device)
+            slot: map_row(i, slot, layout.numel) if len(profiles) >= MAPPED else update(i, layout.numel).to(device)
             for slot, layout in profile.layouts.items()
         }
         for i, profile in enumerate(profiles)
@@ -111,14 +111,14 @@ def seconds(work: Callable[[], object], device: str) -> float:
 def peak(work: Callable[[], T], device: str) -> tuple[T, float, float]:
     """Return the work's result and its peak memory in bytes: beyond what was in use before, and in total."""
     if device == "cuda":
-        held = torch.cuda.memory_allocated()
+        before_bytes = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        found = work()
-        return found, torch.cuda.max_memory_allocated() - held, torch.cuda.max_memory_allocated()
+        result = work()
+        return result, torch.cuda.max_memory_allocated() - before_bytes, torch.cuda.max_memory_allocated()
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
-    found = work()
-    return found, _status("VmHWM") - before, _status("VmHWM")
+    result = work()
+    return result, _status("VmHWM") - before, _status("VmHWM")
 
 
 def _status(name: str) -> float:
@@ -162,17 +162,17 @@ def measure(
     name += f", sketches of {sketch:,}" if sketch else ""
     name += f", {device}" if device != "cpu" else f", {threads} thread{'s' * (threads > 1)}"
     limit = 50.0 if device == "cuda" and clients <= 24 else None
-    found = [
+    timings = [
         Row(f"{name}: copy", 1000 * copied, "ms"),
         Row(f"{name}: step", 1000 * stepped, "ms", limit),
     ]
     if clients >= MAPPED:
-        return [*found, Row(f"{name}: resident at most", whole / 1e9, "GB", 4.0)]
-    kept = max(0.0, extra - result) / nbytes
+        return [*timings, Row(f"{name}: resident at most", whole / 1e9, "GB", 4.0)]
+    extra_share = max(0.0, extra - result) / nbytes
     return [
-        *found,
+        *timings,
         Row(f"{name}: step", stepped / copied, "copies", (2.0 if sketch else 4.0) if device == "cpu" else None),
-        Row(f"{name}: memory beyond updates and what is sent", kept, "updates", 0.3),
+        Row(f"{name}: memory beyond updates and what is sent", extra_share, "updates", 0.3),
         Row(f"{name}: memory beyond updates", extra / nbytes, "updates", 0.3),
     ]
 
@@ -209,14 +209,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
     if options.clients:
-        found: Iterable[Row] = measure(
+        measured: Iterable[Row] = measure(
             options.clients, options.values, options.threads, options.device, options.repeats, options.sketch
         )
     else:
-        found = rows(options.quick)
-    kept = show(found)
+        measured = rows(options.quick)
+    shown = show(measured)
     if options.json:
-        options.json.write_text(json.dumps([row.to_dict() for row in kept], indent=2))
+        options.json.write_text(json.dumps([row.to_dict() for row in shown], indent=2))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ PATIENCE = 300.0  # seconds for these sites to start
 # with kernel.sched_autogroup_enabled = 0.
 SERVER, SITES, TRAINING = -15, 10, 19
 IDLE = 20.0  # seconds in which the cost of waiting is measured
-# A site keeps what its training has freed, 100 MB, unless glibc is told to return it: too much for a hundred of them.
+# A site keeps what its training has freed, 100 MB, unless glibc is set to return it: too much for a hundred of them.
 FRUGAL = {"MALLOC_TRIM_THRESHOLD_": "1000000", "MALLOC_ARENA_MAX": "2"}
 MB = 1e6
 
@@ -153,7 +153,7 @@ class Story:
     def _wait(self, condition: Callable[[], bool]) -> None:
         while not condition():
             if self.serve.poll():
-                raise RuntimeError(f"the server should end with 0, found {self.serve.poll()}: see its log")
+                raise RuntimeError(f"the server: expected exit code 0, got {self.serve.poll()}: see its log")
             time.sleep(0.2)
 
     def _round_is_over(self, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Small clients beside each other on a GPU: `python benchmarks/slots.py`.
+"""Small clients at the same time on a GPU: `python benchmarks/slots.py`.
 
 Rounds of `scenes_1c`, six clients with swin_micro on 64×64 pixels, without evaluation: one client at a time with images
 from host memory, as large ones are; one at a time with images that stay on the GPU; and two at a time, as runs of
@@ -43,11 +43,11 @@ def rows(quick: bool = False) -> Iterator[Row]:
     before, expected = seconds([DeviceSlot(GPU)], count)
     DeviceFeed.max_client_bytes = most
     yield Row("six small clients, one at a time, images from host memory", before, "s a round")
-    serial, found = seconds([slot()], count)
-    assert not differing(found, expected)
+    serial, results = seconds([slot()], count)
+    assert not differing(results, expected)
     yield Row("… images and states stay on the GPU", serial, "s a round")
-    together, found = seconds([slot(), slot()], count)
-    assert not differing(found, expected)
+    together, results = seconds([slot(), slot()], count)
+    assert not differing(results, expected)
     yield Row("… at two slots, as in a run", together, "s a round")
     yield Row("slots against one at a time, images from host memory", together / before, "of its time", at_most=1 / 2)
     yield Row("slots against one at a time", together / serial, "of its time", at_most=3 / 4)

@@ -2,7 +2,7 @@
 
     python benchmarks/slsqp.py
 
-Updates are random with a common part, of 1,000 values and the given length. The gap is the certified bound on how far
+Updates are random with a common part, of 1,000 values and of one length. The gap is the certified bound on how far
 the objective is above its minimum, as a share of it; the error is that of the direction.
 """
 
@@ -35,13 +35,13 @@ def main() -> None:
             rng = np.random.default_rng(0)
             rows = rng.normal(size=(count, 1000)) * rng.uniform(0.5, 1.5, (count, 1)) + 0.2 * rng.normal(size=1000)
             rows *= length / np.linalg.norm(rows, axis=1).mean()
-            gram, found = rows @ rows.T, {}
+            gram, answers = rows @ rows.T, {}
             for name, work in (("SLSQP", by_slsqp), ("ours", lambda gram: solve(gram, C))):
                 began = perf_counter()
                 weights = work(gram)
-                found[name] = perf_counter() - began, relative_gap(gram, weights, C), weights @ rows
-            right = found["ours"][2]
-            for name, (seconds, gap, direction) in found.items():
+                answers[name] = perf_counter() - began, relative_gap(gram, weights, C), weights @ rows
+            right = answers["ours"][2]
+            for name, (seconds, gap, direction) in answers.items():
                 error = np.linalg.norm(direction - right) / np.linalg.norm(right)
                 about = f"{1000 * seconds:8.1f} ms  gap {gap:.0e}  error {error:.1%}"
                 print(f"{count:3} updates of length {length:5}  {name:5}  {about}")

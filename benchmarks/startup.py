@@ -25,14 +25,14 @@ app(["run", "demo", "--set", "rounds=1", "--out", f"{{sys.argv[1]}}/{{os.getpid(
 
 def least(command: Sequence[str], repeats: int, code: int = 0) -> tuple[float, float]:
     """Return the least clock and processor seconds of a process that should exit with this code."""
-    found = []
+    costs = []
     for _ in range(repeats):
         used, began = _processor(), perf_counter()
         ended = subprocess.run([sys.executable, *command], capture_output=True, text=True)
-        found.append((perf_counter() - began, _processor() - used))
+        costs.append((perf_counter() - began, _processor() - used))
         if ended.returncode != code:
-            raise RuntimeError(f"{command}: should end with {code}, found {ended.returncode}\n{ended.stderr}")
-    clock, processor = zip(*found, strict=True)
+            raise RuntimeError(f"{command}: expected exit code {code}, got {ended.returncode}\n{ended.stderr}")
+    clock, processor = zip(*costs, strict=True)
     return min(clock), min(processor)
 
 
@@ -41,10 +41,10 @@ def _processor() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def pair(name: str, found: tuple[float, float], at_most: float) -> Iterator[Row]:
+def pair(name: str, cost: tuple[float, float], at_most: float) -> Iterator[Row]:
     """Make the rows of both times; the bound applies to the clock."""
-    yield Row(f"start-up, {name}", found[0], "s", at_most)
-    yield Row(f"start-up, {name}", found[1], "CPU-s")
+    yield Row(f"start-up, {name}", cost[0], "s", at_most)
+    yield Row(f"start-up, {name}", cost[1], "CPU-s")
 
 
 def rows(quick: bool = False, repeats: int = 7) -> Iterator[Row]:

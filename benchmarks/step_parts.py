@@ -59,17 +59,17 @@ def kind_of(kernel: str) -> str:
 def step_bytes(learner: Learner, batch: Batch) -> int:
     """What a step must write and read. Takes a plain step."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in learner.model.parameters()}
-    kept: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         take_step(learner.model, learner.optimizer, batch, learner.training.precision)
-    return 4 * sum(kept.values()) + OF_PARAMETER * sum(parameter.numel() for parameter in learner.model.parameters())
+    return 4 * sum(sizes.values()) + OF_PARAMETER * sum(parameter.numel() for parameter in learner.model.parameters())
 
 
 def copy_rate() -> float:
@@ -122,5 +122,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", nargs="?")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    asked = parser.parse_args()
-    show(rows_of(Experiment.load(asked.experiment, asked.set)) if asked.experiment else rows())
+    options = parser.parse_args()
+    show(rows_of(Experiment.load(options.experiment, options.set)) if options.experiment else rows())

@@ -49,9 +49,9 @@ def attention(kind: type[WindowAttention], channels: int, heads: int) -> WindowA
 def with_gradients(module: nn.Module, x: Tensor, mask: Tensor | None) -> list[Tensor]:
     """The result, and the gradients of everything, for an arbitrary loss."""
     x = x.detach().requires_grad_()
-    found = module(x, mask)
-    (found * torch.linspace(-1, 1, found.numel(), device=x.device).view_as(found)).sum().backward()
-    return [found.detach(), x.grad, *(parameter.grad for parameter in module.parameters())]  # type: ignore[list-item]
+    output = module(x, mask)
+    (output * torch.linspace(-1, 1, output.numel(), device=x.device).view_as(output)).sum().backward()
+    return [output.detach(), x.grad, *(parameter.grad for parameter in module.parameters())]  # type: ignore[list-item]
 
 
 def check(device: str, dtype: torch.dtype, tolerance: float) -> None:
@@ -63,8 +63,8 @@ def check(device: str, dtype: torch.dtype, tolerance: float) -> None:
         for kind in (WindowAttention, FusedAttention):
             with torch.autocast(device, dtype, enabled=dtype != torch.float32):
                 results.append(with_gradients(attention(kind, 64, 2).to(device), x, mask))
-        for found, expected in zip(*reversed(results), strict=True):
-            assert_close(found, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
+        for computed, expected in zip(*reversed(results), strict=True):
+            assert_close(computed, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
 
 
 def milliseconds(work: Callable[[], object], repeats: int = 30) -> float:
@@ -99,8 +99,8 @@ def stage_rows(channels: int, heads: int, width: int) -> Iterator[Row]:
             x.grad = None
             module.zero_grad()
             with torch.autocast("cuda", torch.bfloat16):
-                found = module(x, mask)
-            found.backward(torch.ones_like(found))
+                output = module(x, mask)
+            output.backward(torch.ones_like(output))
 
         yield Row(f"attention, {channels} channels, {kind.__name__}", milliseconds(work), "ms")
 
@@ -108,23 +108,23 @@ def stage_rows(channels: int, heads: int, width: int) -> Iterator[Row]:
 def launch_rows() -> Iterator[Row]:
     """Measure both kernels alone in each stage, started in several ways; the fastest of each is a row."""
     for channels, heads, width in STAGES:
-        windows, places, size = (-(-width // WINDOW)) ** 2, WINDOW**2, side(WINDOW**2)
-        qkv = torch.randn(IMAGES * windows, places, 3 * channels, device="cuda", dtype=torch.bfloat16)
+        windows, positions, size = (-(-width // WINDOW)) ** 2, WINDOW**2, side(WINDOW**2)
+        qkv = torch.randn(IMAGES * windows, positions, 3 * channels, device="cuda", dtype=torch.bfloat16)
         bias = torch.randn(heads, size, size, device="cuda")
         mask = torch.zeros(windows, size, size, device="cuda", dtype=torch.bfloat16)
-        gradient = torch.randn(IMAGES * windows, places, channels, device="cuda", dtype=torch.bfloat16)
-        given = {
+        gradient = torch.randn(IMAGES * windows, positions, channels, device="cuda", dtype=torch.bfloat16)
+        kernels = {
             "forwards": partial(window_attention, qkv, bias, mask, 0.2),
             "backwards": partial(window_attention_backward, gradient, qkv, bias, mask, 0.2),
         }
         for name, (shape, launches) in LAUNCHES.items():
-            found = {}
+            times = {}
             for launch in launches:
                 shape.programs, shape.warps, shape.stages, shape.registers = launch
-                found[launch] = milliseconds(given[name], repeats=10)
-            programs, warps, stages, registers = best = min(found, key=found.__getitem__)
+                times[launch] = milliseconds(kernels[name], repeats=10)
+            programs, warps, stages, registers = best = min(times, key=times.__getitem__)
             how = f"{programs} programs, {warps} warps, {stages} stages, {registers or 'all'} registers"
-            yield Row(f"attention alone, {channels} channels, {name}: {how}", found[best], "ms")
+            yield Row(f"attention alone, {channels} channels, {name}: {how}", times[best], "ms")
 
 
 def step_rows() -> Iterator[Row]:
@@ -151,12 +151,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launch", action="store_true", help="find out how the kernels are started best")
     parser.add_argument("--check", action="store_true", help="only compare with timm's attention, on a CPU")
-    asked = parser.parse_args()
-    if asked.check:
+    options = parser.parse_args()
+    if options.check:
         check("cpu", torch.float32, 1e-5)
         print("values and gradients are those of timm's attention")
     else:
-        show(launch_rows() if asked.launch else rows())
+        show(launch_rows() if options.launch else rows())
 
 
 if __name__ == "__main__":

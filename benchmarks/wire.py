@@ -4,7 +4,7 @@
     python benchmarks/wire.py --loopback float32 bfloat16       # also over a SuperLink with one process per site
 
 A client trains on one image of 32 x 32, so a round costs what moving and aggregating rows costs; the slowest client's
-working time is shown beside it. Bytes are those of the second round: down with its orders and up with its replies.
+working time is shown too. Bytes are those of the second round: down with its orders and up with its replies.
 Distinct bytes are those that differ between clients' orders.
 """
 
@@ -53,8 +53,8 @@ def experiment(clients: int) -> Experiment:
 
 
 def events(out: Path, kind: str) -> list[dict[str, Any]]:
-    found = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
-    return [event for event in found if event["event"] == kind]
+    events = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    return [event for event in events if event["event"] == kind]
 
 
 def second_round(out: Path) -> tuple[float, float, float, float]:
@@ -68,7 +68,7 @@ def second_round(out: Path) -> tuple[float, float, float, float]:
 def parameters(out: Path, part: str) -> list[int]:
     """Return every client's number of parameters in a part."""
     profiles = [event["parameters"] for event in events(out, "profile")]
-    return [sum(count for slot, count in found.items() if slot.split(".")[0] == part) for found in profiles]
+    return [sum(count for slot, count in own.items() if slot.split(".")[0] == part) for own in profiles]
 
 
 def rows(quick: bool = False) -> Iterator[Row]:

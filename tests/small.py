@@ -22,6 +22,10 @@ SMALL = {
     ],
 }
 
+# Settings with which a built-in experiment on rendered scenes takes seconds.
+BRIEF = ["rounds=1", "training.batch_size=2", "data.outdoor.train=24", "data.indoor.train=12"]
+BRIEF += ["data.outdoor.val=2", "data.indoor.val=2"]
+
 ONE_UPDATE = CommonUpdate | TrimmedMean | SignAgreement | ServerAdam
 COMMON = {name: method.encoder for name, method in METHODS.items() if isinstance(method.encoder, ONE_UPDATE)}
 # Of the methods that send everybody one update, and differ in a formula alone, two: the others are tested on arrays.

@@ -57,10 +57,10 @@ def paint_normals(map: Tensor) -> Tensor:
 def paint_depth(map: Tensor, nearest: float = 0.0, farthest: float = 10.0) -> Tensor:
     """Paint depth from the nearest (dark violet) to the farthest and beyond (yellow), by default from 0 to 10 m."""
     share = (map[0].float().nan_to_num() - nearest) / max(farthest - nearest, 1e-6)
-    place = share.clamp(0, 1) * (len(DEPTH_COLOURS) - 1)
-    below = place.long().clamp(max=len(DEPTH_COLOURS) - 2)
+    position = share.clamp(0, 1) * (len(DEPTH_COLOURS) - 1)
+    below = position.long().clamp(max=len(DEPTH_COLOURS) - 2)
     colours = DEPTH_COLOURS.to(map.device).float()
-    image = torch.lerp(colours[below], colours[below + 1], (place - below)[..., None])
+    image = torch.lerp(colours[below], colours[below + 1], (position - below)[..., None])
     return _finish(image.round().permute(2, 0, 1), map)
 
 
@@ -81,13 +81,13 @@ def paint(values: Tensor, names: Sequence[str] = ()) -> Tensor:
 def paint_class(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
     """Write the name of a class [1]."""
     value = float(vector[0])
-    return _written([("unknown" if isnan(value) else _name(names, int(value)), None)])
+    return _write_lines([("unknown" if isnan(value) else _name(names, int(value)), None)])
 
 
 def paint_numbers(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
     """Write numbers [C] with their names."""
     values = vector.float().tolist()
-    return _written(
+    return _write_lines(
         [(f"{_name(names, i)}: {'unknown' if isnan(v) else f'{v:.4g}'}", None) for i, v in enumerate(values)]
     )
 
@@ -95,15 +95,15 @@ def paint_numbers(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
 def paint_bars(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
     """Draw bars for the largest of some shares [C] from 0 to 1."""
     shares = sorted(((float(v), i) for i, v in enumerate(vector.float().nan_to_num(0.0))), key=lambda pair: -pair[0])
-    return _written([(_name(names, i), share) for share, i in shares])
+    return _write_lines([(_name(names, i), share) for share, i in shares])
 
 
 def _name(names: Sequence[str], number: int) -> str:
     return names[number] if 0 <= number < len(names) else str(number)
 
 
-def _written(rows: Sequence[tuple[str, float | None]]) -> Tensor:
-    """Write lines of text, each beside a bar if it has a share; as many as there is room for."""
+def _write_lines(rows: Sequence[tuple[str, float | None]]) -> Tensor:
+    """Write lines of text, each with a bar if it has a share, as many as fit."""
     image = Image.new("RGB", VECTOR_SIZE, "white")
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(LINE - 4)
     room = VECTOR_SIZE[1] // LINE

@@ -8,12 +8,12 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 QUIET += ["--disable-component-update", "--disable-sync"]
 
 
-def launched(playwright):
+def launch(playwright):
     """A browser that playwright drives."""
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        raise FileNotFoundError("chromium should be installed (Debian: apt-get install chromium), found none")
-    return playwright.chromium.launch(executable_path=found, args=QUIET)
+    executable = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if executable is None:
+        raise FileNotFoundError("expected chromium (Debian: apt-get install chromium), got none")
+    return playwright.chromium.launch(executable_path=executable, args=QUIET)
 
 
 # A figure is drawn when each of its traces has left marks and it has room.
@@ -34,7 +34,7 @@ def screenshot(address, target, width=1280, height=900):
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = launched(playwright)
+        browser = launch(playwright)
         page = browser.new_page(viewport={"width": width, "height": height})
         page.goto(address)
         wait_until_drawn(page)

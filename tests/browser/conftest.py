@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from browser.chromium import launched
+from browser.chromium import launch
 from fedhca2.reports.page.write import write_page
 from fedhca2.run_folder.reader import RunFiles
 from made_run import crowded_run, made_run, with_diagnostics
@@ -25,7 +25,7 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = launched(playwright)
+        browser = launch(playwright)
         yield browser
         browser.close()
 
@@ -36,12 +36,12 @@ def pages(tmp_path_factory, hostile_name):
     runs = [made_run(folder / "local", "local"), made_run(folder / "fedhca2", better=1.1, away=AWAY, refused=REFUSED)]
     made_run(folder / "fedhca2" / "baseline", "local", away=AWAY, refused=REFUSED)
     several = [*runs, *(made_run(folder / str(seed), better=1 + seed / 10, seed=seed) for seed in (1, 2))]
-    found = {"single": [with_diagnostics(runs[1])], "several": several, "crowd": [crowded_run(folder / "crowd")]}
-    found["hostile"] = [renamed(made_run(folder / "hostile", better=1.1), "shop", hostile_name)]
-    return {name: write_page(runs, folder / f"{name}.html") for name, runs in found.items()}
+    runs_of = {"single": [with_diagnostics(runs[1])], "several": several, "crowd": [crowded_run(folder / "crowd")]}
+    runs_of["hostile"] = [rename(made_run(folder / "hostile", better=1.1), "shop", hostile_name)]
+    return {name: write_page(runs, folder / f"{name}.html") for name, runs in runs_of.items()}
 
 
-def renamed(run, client, name):
+def rename(run, client, name):
     """The run with another name for a client."""
     for file in ("metrics.jsonl", "result.json"):
         text = (run.path / file).read_text()
@@ -64,11 +64,11 @@ def no_complaint(complaints):
 
 
 @pytest.fixture(scope="module")
-def opened(browser, pages, complaints):
+def open_page(browser, pages, complaints):
     """A page at a width, opened once; a test may leave it at any tab."""
 
     @cache
-    def open_page(name, width):
+    def cached(name, width):
         page = browser.new_page(viewport={"width": width, "height": 900}, offline=True)
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -76,4 +76,4 @@ def opened(browser, pages, complaints):
         page.goto(pages[name].as_uri())
         return page
 
-    return lambda name, width=1400: open_page(name, width)
+    return lambda name, width=1400: cached(name, width)

@@ -10,7 +10,7 @@ from fedhca2.cli.run import conclude
 from fedhca2.clients.privacy import DELTA, epsilon
 from fedhca2.federation.flower.deploy.site_config import Ledger, SiteScores, cost
 from fedhca2.federation.run import run
-from fedhca2.reports.figures.groups import left_out
+from fedhca2.reports.figures.groups import list_exclusions
 from fedhca2.reports.figures.transfer import transfer_figures
 from fedhca2.reports.page.tables import reasons_tables
 from fedhca2.run_folder.reader import RunFiles
@@ -56,7 +56,8 @@ def test_a_round_names_the_sites_that_were_late_away_failed_and_refused(record):
 
 
 def test_the_page_names_them_too(record):
-    assert {"outdoor-normals", "hut", "home", "house"} <= {each.client for each in left_out(RunFiles(record.out))}
+    excluded = {client for client, *_ in list_exclusions(RunFiles(record.out))}
+    assert {"outdoor-normals", "hut", "home", "house"} <= excluded
 
 
 @pytest.fixture(scope="module", params=[{}, {"[/red]": {"rmse": 1.0}}, {"depth": {}, "normals": {}}, [[]]])
@@ -87,7 +88,7 @@ def test_the_page_and_the_console_name_the_client_without_scores(spoilt):
     console = Console(file=StringIO(), width=200)
     conclude(console, result, found.out)
     assert "home has no final scores: " in console.file.getvalue()
-    assert left_out(RunFiles(found.out))[-1].client == "home"
+    assert list_exclusions(RunFiles(found.out))[-1][0] == "home"
     assert "home" in (found.out / "report.html").read_text()
 
 

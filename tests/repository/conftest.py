@@ -34,13 +34,13 @@ def results(monkeypatch):
 def finished_run(tmp_path):
     """Write a loose run, whose scores are `gain` percent better than 50; return its folder."""
 
-    def written(name, gain, *settings, of="scenes_1c"):
+    def write(name, gain, *settings, of="scenes_1c"):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
         experiment = Experiment.load(of, list(settings))
         clients = {
             spec.name: {
-                task: {metric: scored(metric, gain)} for task in spec.tasks if (metric := METRIC.get(task, "rmse"))
+                task: {metric: score_of(metric, gain)} for task in spec.tasks if (metric := METRIC.get(task, "rmse"))
             }
             for spec in experiment.specs
         }
@@ -52,7 +52,7 @@ def finished_run(tmp_path):
         (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), "utf-8")
         return folder
 
-    return written
+    return write
 
 
 def events_over_rounds(clients, rounds):
@@ -69,5 +69,5 @@ def events_over_rounds(clients, rounds):
         yield {"event": "weights", "round": round - 1, "weights": slots}
 
 
-def scored(metric, gain):
+def score_of(metric, gain):
     return 50 * (1 - gain / 100 if metric in ("mean_error", "rmse") else 1 + gain / 100)

@@ -46,7 +46,7 @@ def test_cheap_parts_measure_something(load, name, count):
         (5.0, {}, "step: 5 ms"),
     ],
 )
-def test_a_line_says_the_bound_and_whether_it_is_kept(load, value, bounds, end):
+def test_a_line_shows_the_bound_and_whether_it_holds(load, value, bounds, end):
     assert load("row").Row("step", value, "ms", **bounds).line().endswith(end)
 
 
@@ -73,11 +73,11 @@ def made_run(folder, *rounds, results, missing=()):
 )
 def test_a_site_that_is_lost_is_noticed(load, tmp_path, second, results, missed):
     made_run(tmp_path, ("abc", "abc", ""), second, results=results, missing="c")
-    found = load("sites").accounts("x", tmp_path, {*"abc"}, [{*"abc"}, {*"ab"}], ["c"])
-    assert {row.name.removeprefix("x: ") for row in found if row.ok is False} == missed
+    rows = load("sites").accounts("x", tmp_path, {*"abc"}, [{*"abc"}, {*"ab"}], ["c"])
+    assert {row.name.removeprefix("x: ") for row in rows if row.ok is False} == missed
 
 
 def test_a_running_site_that_missed_a_round_is_counted(load, tmp_path):
     made_run(tmp_path, ("abc", "abc", ""), ("a", "a", "bc"), results="ab", missing="c")
-    found = load("sites").accounts("x", tmp_path, {*"abc"}, [{*"abc"}, {*"ab"}], ["c"])
-    assert [row.value for row in found if "missed a round" in row.name] == [1]
+    rows = load("sites").accounts("x", tmp_path, {*"abc"}, [{*"abc"}, {*"ab"}], ["c"])
+    assert [row.value for row in rows if "missed a round" in row.name] == [1]

@@ -56,7 +56,7 @@ def test_no_two_files_of_tests_have_the_same_name():
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def imported(folder):
+def imports_of(folder):
     """The names of the distributions that the files of a folder import."""
     sources = packages_distributions()
     for path in folder.rglob("*.py"):
@@ -67,14 +67,14 @@ def imported(folder):
                 yield from sources.get(name, [])
 
 
-def test_what_talks_to_a_network_is_declared_and_pinned():
+def test_packages_that_use_the_network_are_declared_and_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["flower"]]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["flower"]]
     pinned = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
-    found = {*imported(ROOT / "src" / "fedhca2" / "federation" / "flower")} - {"google-auth"}  # protobuf's namespace
-    for lines in (wanted, pinned):
+    needed = {*imports_of(ROOT / "src" / "fedhca2" / "federation" / "flower")} - {"google-auth"}  # protobuf's namespace
+    for lines in (declared, pinned):
         names = {re.split("[<>=]", line)[0].lower() for line in lines}
-        assert {name.lower() for name in found} - names == set()
+        assert {name.lower() for name in needed} - names == set()
 
 
 def foreign_names(source):
@@ -96,10 +96,10 @@ def foreign_names(source):
 def test_compiled_functions_use_nothing_of_other_files():
     """numba keeps their machine code until their own file changes."""
     sources = {file.name: file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py")}
-    assert {name: found for name, source in sources.items() if (found := foreign_names(source))} == {}
+    assert {name: names for name, source in sources.items() if (names := foreign_names(source))} == {}
 
 
-def called():
+def own_calls():
     """The functions of the package that are on the stack of this thread."""
     return [frame.name for frame in traceback.extract_stack() if "src/fedhca2/" in frame.filename]
 
@@ -108,15 +108,15 @@ def called():
 def test_the_walk_names_every_function_from_the_command_to_a_step(tmp_path, monkeypatch):
     stacks = {}
 
-    def noted(name, function):
+    def note(name, function):
         def call(*args, **options):
-            stacks.setdefault(name, called())
+            stacks.setdefault(name, own_calls())
             return function(*args, **options)
 
         return call
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", noted("fleet", ThreadPoolExecutor.submit))
-    monkeypatch.setattr(training, "take_step", noted("client", training.take_step))
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", note("fleet", ThreadPoolExecutor.submit))
+    monkeypatch.setattr(training, "take_step", note("client", training.take_step))
     clients = [{"name": "home", "data": "indoor", "tasks": ["depth"]}]
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SETTINGS, "clients": clients, "rounds": 1}))
     done = CliRunner().invoke(app, ["run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run")])

@@ -10,8 +10,6 @@ from fedhca2.cli import app
 from fedhca2.experiment import Experiment
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "add_a_method.py"
-VARIATE = ROOT / "examples" / "add_a_local_term.py"
 CONFIG = {
     "rounds": 1,
     "method": {"name": "examples/add_a_method.py:FRIENDLY", "sharpness": 2},
@@ -29,14 +27,13 @@ def command(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_the_example_of_a_method_does_what_it_says(capsys):
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "eve adds [0.0, -1.0]" in capsys.readouterr().out
-
-
-def test_the_example_of_a_control_variate_does_what_it_says(capsys):
-    runpy.run_path(str(VARIATE), run_name="__main__")
-    assert "subtracts [1.0, -1.0] times" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("add_a_method.py", "eve adds [0.0, -1.0]"), ("add_a_local_term.py", "subtracts [1.0, -1.0] times")],
+)
+def test_an_example_does_what_it_says(file, words, capsys):
+    runpy.run_path(str(ROOT / "examples" / file), run_name="__main__")
+    assert words in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -52,15 +49,15 @@ def test_a_config_names_a_method_by_its_file(config):
 
 
 def test_a_mistake_in_the_settings_of_a_method_by_file_is_one_line(config):
-    found = command("run", config, "--set", "method.sharpness=-1")
-    assert found.exit_code == 2
-    assert "FRIENDLY: encoder.sharpness: expected more than 0, got -1" in found.output
+    done = command("run", config, "--set", "method.sharpness=-1")
+    assert done.exit_code == 2
+    assert "FRIENDLY: encoder.sharpness: expected more than 0, got -1" in done.output
 
 
 @pytest.mark.slow
 def test_a_run_with_a_method_by_its_file_can_be_read_back(config, tmp_path):
-    found = command("run", config, "--out", tmp_path / "run")
-    assert found.exit_code == 0, found.output
+    done = command("run", config, "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
     assert Experiment.load(tmp_path / "run" / "config.yaml").resolved_method == Experiment.load(config).resolved_method
 
 
@@ -89,7 +86,7 @@ def test_the_other_examples_are_short_and_do_what_they_say(name, capsys):
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_run_with_the_other_examples_continues(name, config, tmp_path):
     settings = ("--set", f"method=examples/{name}", "--set", "rounds=2")
-    found = command("run", config, "--out", tmp_path / "run", *settings)
-    assert found.exit_code == 0, found.output
-    found = command("resume", tmp_path / "run", "--set", "rounds=3")
-    assert found.exit_code == 0, found.output
+    done = command("run", config, "--out", tmp_path / "run", *settings)
+    assert done.exit_code == 0, done.output
+    done = command("resume", tmp_path / "run", "--set", "rounds=3")
+    assert done.exit_code == 0, done.output

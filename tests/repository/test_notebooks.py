@@ -43,5 +43,5 @@ def test_the_notebook_runs(path, kernel, tmp_path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_notebook_is_kept_without_outputs(path):
+def test_the_notebook_has_no_outputs(path):
     assert [cell.outputs for cell in read(path).cells if cell.get("outputs")] == []

@@ -13,18 +13,15 @@ from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import run
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
-from small import clients
+from small import BRIEF, clients
 from small_run import Silent
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-model.md"
 (PYTHON, INTERACTION), (YAML, EXCHANGING) = (
     re.findall(rf"```{kind}\n(.*?)```", PAGE.read_text(), re.DOTALL) for kind in ("python", "yaml")
 )
-BRIEF = ["rounds=1", "baseline=false", "training.batch_size=2"]
-BRIEF += ["clients=[{data: outdoor, tasks: [sal]}, {data: indoor, tasks: [depth]}]"]
-BRIEF += [
-    f"data.{name}.{split}={count}" for name in ("outdoor", "indoor") for split, count in (("train", 2), ("val", 1))
-]
+FEW = [*BRIEF, "baseline=false", "clients=[{data: outdoor, tasks: [sal]}, {data: indoor, tasks: [depth]}]"]
+FEW += ["data.outdoor.train=2", "data.indoor.train=2"]
 
 
 @pytest.fixture
@@ -38,7 +35,7 @@ def mine(tmp_path):
             text = text.replace(before, after)
         (tmp_path / "my_model.py").write_text(text)
         (tmp_path / "mine.yaml").write_text(YAML)
-        return Experiment.load(tmp_path / "mine.yaml", [*BRIEF, *overrides])
+        return Experiment.load(tmp_path / "mine.yaml", [*FEW, *overrides])
 
     return load
 
@@ -64,7 +61,7 @@ def exchanging(tmp_path):
         (tmp_path / "my_interaction.py").write_text(INTERACTION.replace(before, after) if before else INTERACTION)
         (tmp_path / "exchanging.yaml").write_text(EXCHANGING)
         home = "clients=[{data: outdoor, tasks: [sal]}, {name: home, data: indoor, tasks: [depth, normals]}]"
-        return Experiment.load(tmp_path / "exchanging.yaml", [*BRIEF, home])
+        return Experiment.load(tmp_path / "exchanging.yaml", [*FEW, home])
 
     return load
 
@@ -87,70 +84,53 @@ INTERACTION_FAULTS = {
 @pytest.mark.parametrize("fault", INTERACTION_FAULTS)
 def test_a_fault_in_an_interaction_is_one_line_before_a_folder_is_made(fault, exchanging, tmp_path):
     before, after, line = INTERACTION_FAULTS[fault]
-    place = r"^model: cannot be built: interaction \S*my_interaction.py:Gate"
-    with pytest.raises(UserError, match=rf"{place}.*{line}[^\n]*$"):
+    prefix = r"^model: cannot be built: interaction \S*my_interaction.py:Gate"
+    with pytest.raises(UserError, match=rf"{prefix}.*{line}[^\n]*$"):
         run(exchanging(before, after), tmp_path / "run", watcher=Silent(), engine=InProcessEngine())
     assert not (tmp_path / "run").exists()
 
 
 FAULTS = {
-    "strides": ([("[4, 2, 2, 2]", "[2, 2, 2, 2]")], "expected a list of maps 2×8×16×16, .*, got 2×8×32×32, "),
+    "strides": ("[4, 2, 2, 2]", "[2, 2, 2, 2]", "expected a list of maps 2×8×16×16, .*, got 2×8×32×32, "),
     "widths": (
-        [("[3, *self.channels]", "[3, width, width, width, width]")],
+        "[3, *self.channels]",
+        "[3, width, width, width, width]",
         "maps 2×8×16×16, 2×16×8×8, .*, got 2×8×16×16, 2×8×8×8",
     ),
-    "fewer maps": ([("        return maps", "        return maps[:3]")], "expected a list of maps .*got 2×8×16×16"),
-    "no list": (
-        [("        return maps", "        return maps[0]")],
-        "expected a list of maps .*, got a tensor 2×8×16×16",
-    ),
-    "no channels": ([("self.channels", "self.widths")], "expected `channels`, the widths of its maps, got none"),
-    "no module": ([("class Ladder(nn.Module):", "class Ladder:")], "Ladder: expected a class of torch.nn.Module, got"),
-    "another name": ([("class Ladder(", "class Leader(")], r"got nothing of that name. Did you mean 'Leader'\?"),
-    "an error inside": (
-        [("maps = []", "maps = [][0]")],
-        r"expected to run on a test input, got IndexError: .* \(my_model.py, line 20\)",
-    ),
-    "an error far inside": ([("maps.append(step(", "maps.append(step(0, ")], r"TypeError: .* \(my_model.py, line 22\)"),
-    "an error in the constructor": ([("super()", "_ = 1 / 0; super()")], r"ZeroDivisionError: .* \(my_model.py, line"),
-    "an error in the file": ([("class Ladder", "1 / 0\nclass Ladder")], r"imported: ZeroDivisionError: .*line 5\)"),
-    "a missing setting": ([("width=16", "depth, width=16")], "Ladder: expected a setting 'depth', got none"),
-    "unknown types": ([("width=16", "width: 'Nothing' = 16")], "Ladder: expected parameters with types, got NameError"),
-    "a broken file": ([("import nn", "import nnn")], "my_model.py cannot be imported: ImportError: "),
+    "fewer maps": ("        return maps", "        return maps[:3]", "expected a list of maps .*got 2×8×16×16"),
+    "no list": ("        return maps", "        return maps[0]", "expected a list of maps .*, got a tensor 2×8×16×16"),
+    "no channels": ("self.channels", "self.widths", "expected `channels`, the widths of its maps, got none"),
+    "no module": ("class Ladder(nn.Module):", "class Ladder:", "Ladder: expected a class of torch.nn.Module, got"),
+    "another name": ("class Ladder(", "class Leader(", r"got nothing of that name. Did you mean 'Leader'\?"),
+    "an error inside": ("maps = []", "maps = [][0]", r"test input, got IndexError: .* \(my_model.py, line 20\)"),
+    "an error far inside": ("maps.append(step(", "maps.append(step(0, ", r"TypeError: .* \(my_model.py, line 22\)"),
+    "an error in the constructor": ("super()", "_ = 1 / 0; super()", r"ZeroDivisionError: .* \(my_model.py, line"),
+    "an error in the file": ("class Ladder", "1 / 0\nclass Ladder", r"imported: ZeroDivisionError: .*line 5\)"),
+    "a missing setting": ("width=16", "depth, width=16", "Ladder: expected a setting 'depth', got none"),
+    "unknown types": ("width=16", "width: 'Nothing' = 16", "Ladder: expected parameters with types, got NameError"),
+    "a broken file": ("import nn", "import nnn", "my_model.py cannot be imported: ImportError: "),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_file_is_one_line_before_a_folder_is_made(fault, mine, tmp_path):
-    changes, line = FAULTS[fault]
+    before, after, line = FAULTS[fault]
     with pytest.raises(UserError, match=rf"^model: cannot be built: .*{line}[^\n]*$"):
-        run(mine(*changes), tmp_path / "run", watcher=Silent(), engine=InProcessEngine())
+        run(mine((before, after)), tmp_path / "run", watcher=Silent(), engine=InProcessEngine())
     assert not (tmp_path / "run").exists()
 
 
 SETTINGS = {
-    "no such file": (["model.encoder.kind=other.py:Ladder"], "other.py cannot be imported: No such file"),
-    "unknown setting": (["model.encoder.depth=3"], "Ladder: unknown setting 'depth'"),
-    "unknown kind": (
-        ["model.encoder.kind=ladder"],
-        "model.encoder: kind: expected timm or mlp or path/to/file.py:NAME",
-    ),
-    "a name alone": (["model.encoder=resnet18"], "model.encoder: kind: expected timm or mlp or path.*got 'resnet18'"),
-    "unknown decoder": (
-        ["model.decoder=fnc"],
-        "model.decoder: kind: expected fcn or deeplab or mlp or path/to/file.py:NAME",
-    ),
-    "unknown interaction": (
-        ["model.interaction=attend"],
-        "model.interaction: kind: expected cross_attention or path/to",
-    ),
-    "unknown head": (["model.head=line"], "model.head: kind: expected transposed or linear or path/to/file.py:NAME"),
-    "not a decoder": (
-        ["model.decoder=my_model.py:Ladder"],
-        r"decoder .*my_model.py:Ladder: expected .* \(\[8, 16, 32, 64\], 32\), got",
-    ),
-    "drops": (["model.encoder.drop_path=0.1"], "drop_path: expected 0, since the encoder is .*my_model.py:Ladder"),
-    "no linear layers": (["model.encoder.adapters={}"], "my_model.py:Ladder': expected linear layers for adapters"),
+    "no such file": ("model.encoder.kind=other.py:Ladder", "other.py cannot be imported: No such file"),
+    "unknown setting": ("model.encoder.depth=3", "Ladder: unknown setting 'depth'"),
+    "unknown kind": ("model.encoder.kind=ladder", "model.encoder: kind: expected timm or mlp or path/to/file.py:NAME"),
+    "a name alone": ("model.encoder=resnet18", "model.encoder: kind: expected timm or mlp or path.*got 'resnet18'"),
+    "unknown decoder": ("model.decoder=fnc", "model.decoder: kind: expected fcn or deeplab or mlp or path/to/file"),
+    "unknown interaction": ("model.interaction=attend", "model.interaction: kind: expected cross_attention or path/to"),
+    "unknown head": ("model.head=line", "model.head: kind: expected transposed or linear or path/to/file.py:NAME"),
+    "not a decoder": ("model.decoder=my_model.py:Ladder", r"Ladder: expected .* \(\[8, 16, 32, 64\], 32\), got"),
+    "drops": ("model.encoder.drop_path=0.1", "drop_path: expected 0, since the encoder is .*my_model.py:Ladder"),
+    "no linear layers": ("model.encoder.adapters={}", "my_model.py:Ladder': expected linear layers for adapters"),
 }
 
 
@@ -174,16 +154,16 @@ def test_settings_of_types_that_no_config_has_are_the_class_s_own_matter(mine):
     assert clients(mine(("width=16", "width=16, norm: nn.Module | None = None")))
 
 
-@pytest.mark.parametrize(("change", "found"), [("maps[0]", "a tensor 2×8×16×16"), ("None", "NoneType")])
-def test_an_encoder_without_a_list_of_maps_is_told_so_before_they_are_projected(mine, change, found):
+@pytest.mark.parametrize(("change", "got"), [("maps[0]", "a tensor 2×8×16×16"), ("None", "NoneType")])
+def test_an_encoder_without_a_list_of_maps_is_refused_before_projection(mine, change, got):
     changes = [("        return maps", f"        return {change}")]
-    with pytest.raises(UserError, match=rf"expected a list of maps 2×8×16×16, .*, got {found}"):
+    with pytest.raises(UserError, match=rf"expected a list of maps 2×8×16×16, .*, got {got}"):
         clients(mine(*changes, overrides=["model.feature_width=8"]))
 
 
 @pytest.mark.parametrize("fault", SETTINGS)
 def test_a_wrong_setting_is_one_line(fault, mine):
-    overrides, line = SETTINGS[fault]
+    override, line = SETTINGS[fault]
     with pytest.raises(UserError, match=line) as raised:
-        clients(mine(overrides=overrides))
+        clients(mine(overrides=[override]))
     assert len(raised.value.lines) == 1

@@ -31,7 +31,7 @@ def files_of(page, folder):
     return folder
 
 
-def made_small(path, **changes):
+def shrink(path, **changes):
     values = yaml.safe_load(path.read_text("utf-8"))
     path.write_text(yaml.safe_dump({**values, **SMALL, **changes}), "utf-8")
     return path
@@ -53,7 +53,7 @@ def shelves(tmp_path):
             image = rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)
             Image.fromarray(image).save(folder / "shelves" / split / f"{i}.jpg")
             Image.fromarray(image[..., 0] // 86).save(folder / "shelves" / split / f"{i}.png")
-    return made_small(folder / "shelves.yaml")
+    return shrink(folder / "shelves.yaml")
 
 
 @pytest.mark.parametrize(("name", "most"), [("data", 20), ("task", 15), ("tracker", 20)])
@@ -78,7 +78,7 @@ def test_the_data_set_on_the_page_is_checked_and_painted(shelves, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_data_set_on_the_page_trains_and_is_found_from_anywhere(shelves, tmp_path, monkeypatch):
+def test_the_data_set_on_the_page_trains_and_works_from_any_folder(shelves, tmp_path, monkeypatch):
     run("run", shelves, "--out", tmp_path / "run")
     monkeypatch.chdir("/")
     assert "mIoU" in run("evaluate", tmp_path / "run")
@@ -89,7 +89,7 @@ def test_the_data_set_on_the_page_trains_and_is_found_from_anywhere(shelves, tmp
 def test_the_task_on_the_page_trains(tmp_path):
     path = files_of("own-task.md", tmp_path) / "counting.yaml"
     data = {"outdoor": {"train": 8, "val": 2, "size": [32, 32]}}
-    made_small(path, data=data, clients=[{"data": "outdoor", "split": ["people", "things"]}], baseline=False)
+    shrink(path, data=data, clients=[{"data": "outdoor", "split": ["people", "things"]}], baseline=False)
     assert "MAE" in run("run", path, "--out", tmp_path / "run")
 
 

@@ -14,21 +14,14 @@ import pytest
 import yaml
 
 import fedhca2
+from small import BRIEF
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(fedhca2.__file__).parent
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
-BRIEF = [
-    "rounds=1",
-    "method=local",
-    "baseline=false",
-    "training.batch_size=2",
-    "clients=[{data: outdoor, tasks: [sal]}]",
-]
-BRIEF += ["data.outdoor.train=4", "data.outdoor.val=2", "data.indoor.train=4", "data.indoor.val=2"]
 
 
-def built(kind, folder, target):
+def build(kind, folder, target):
     """What setuptools makes of a folder, as pip asks for it."""
     command = [sys.executable, "-c", BUILD.format(kind), target]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
@@ -38,7 +31,7 @@ def built(kind, folder, target):
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
-    return built("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+    return build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +40,15 @@ def wheel(sdist, tmp_path_factory):
     unpacked = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(sdist) as archive:
         archive.extractall(unpacked, filter="data")
-    return built("wheel", unpacked / f"fedhca2-{fedhca2.__version__}", tmp_path_factory.mktemp("wheel"))
+    return build("wheel", unpacked / f"fedhca2-{fedhca2.__version__}", tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel):
     here = {path.relative_to(PACKAGE.parent).as_posix() for path in PACKAGE.rglob("*") if path.is_file()}
-    wanted = {name for name in here if "__pycache__" not in name}
-    found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert found == wanted
+    expected = {name for name in here if "__pycache__" not in name}
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed == expected
 
 
 @pytest.mark.slow
@@ -74,7 +67,7 @@ def test_the_wheel_runs_without_the_repository(wheel, tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     (tmp_path / "empty").mkdir()
     command = [tmp_path / "venv" / "bin" / "python", "-m", "fedhca2", "run", "--out", "run"]
-    command += [word for setting in BRIEF for word in ("--set", setting)]
+    command += [word for setting in [*BRIEF, "method=local", "baseline=false"] for word in ("--set", setting)]
     subprocess.run(command, cwd=tmp_path / "empty", env=environment, check=True, capture_output=True)
     assert json.loads((tmp_path / "empty" / "run" / "result.json").read_text())["versions"]["fedhca2"]
 
@@ -93,8 +86,8 @@ def test_a_commit_is_checked_by_the_tools_of_make_lint():
     (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
     used = [hook["entry"].split()[:2] for hook in local["hooks"]]
     lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.M)[1]
-    wanted = re.findall(r"\$\(BIN\)/(\S+)(?: (\w+))?", lint)
-    assert [[f".venv/bin/{tool}", *filter(None, [word])] for tool, word in wanted] == used
+    expected = re.findall(r"\$\(BIN\)/(\S+)(?: (\w+))?", lint)
+    assert [[f".venv/bin/{tool}", *filter(None, [word])] for tool, word in expected] == used
 
 
 def test_ci_runs_targets_of_the_makefile():

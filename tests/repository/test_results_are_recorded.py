@@ -21,7 +21,7 @@ def made():
         patch.syspath_prepend(str(ROOT / "benchmarks"))
         results, records = import_module("results"), import_module("results_records")
         page = results.Page(results.Runs(records.read_records(records.RECORDS)))
-        return {file: dict(BLOCK.findall(page.filled(text))) for file, text in TEXTS.items()}, page.figures
+        return {file: dict(BLOCK.findall(page.fill(text))) for file, text in TEXTS.items()}, page.figures
 
 
 @pytest.mark.parametrize(("page", "block"), BLOCKS, ids=lambda value: value if isinstance(value, str) else value.stem)
@@ -32,7 +32,7 @@ def test_a_block_is_what_the_records_give(made, page, block):
 
 def spreads(text):
     """Every mean with its deviation, with plain signs and spaces; a sign of a gain may be missing."""
-    return {re.sub(r"[\s+]", "", found).replace("−", "-") for found in SPREAD.findall(text)}
+    return {re.sub(r"[\s+]", "", match).replace("−", "-") for match in SPREAD.findall(text)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -15,7 +15,7 @@ def jobs(results):
 
 
 @pytest.fixture
-def listed(jobs, capsys):
+def list_jobs(jobs, capsys):
     """List jobs as the command does."""
 
     def lines(*words):
@@ -25,14 +25,14 @@ def listed(jobs, capsys):
     return lines
 
 
-def test_names_are_unique_and_plain(listed):
-    names = [line.split()[0] for line in listed()]
+def test_names_are_unique_and_plain(list_jobs):
+    names = [line.split()[0] for line in list_jobs()]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
 
 
-def test_parts_are_listed_in_the_order_of_their_weight(listed):
-    lines = listed("catalogue", "photographs")
+def test_parts_are_listed_in_the_order_of_their_weight(list_jobs):
+    lines = list_jobs("catalogue", "photographs")
     assert lines[0] == "scenes_1c-local-s0 scenes_1c --set seed=0 --set method.name=local"
     assert lines[-1] == "real_2-fedhca2-s2 real_2 --set seed=2 --set method.name=fedhca2"
 
@@ -43,39 +43,39 @@ def test_a_part_that_does_not_exist_is_refused(jobs, capsys):
     assert "'cruve' is not a part (catalogue, curve, " in capsys.readouterr().err
 
 
-def test_recorded_runs_can_be_left_out(listed, results, finished_run, tmp_path, capsys):
+def test_recorded_runs_can_be_left_out(list_jobs, results, finished_run, tmp_path, capsys):
     finished_run("a", 1, "method=fedavg", "seed=1")
     finished_run("b", 1, "method.c=0.2", "devices=[cpu]")
     records = ["--records", str(tmp_path / "records")]
     results.main([*records, "add", str(tmp_path / "runs")])
     capsys.readouterr()
     parts = ["catalogue", "sensitivity"]
-    gone = {line.split()[0] for line in set(listed(*parts)) - set(listed(*parts, "--missing", *records))}
+    gone = {line.split()[0] for line in set(list_jobs(*parts)) - set(list_jobs(*parts, "--missing", *records))}
     assert gone == {"scenes_1c-fedavg-s1", "scenes_1c-fedhca2-c0.2-s0"}
 
 
-def test_a_run_is_made_again_if_its_record_lacks_the_rounds_that_are_asked_for(listed, results, finished_run, tmp_path):
+def test_a_run_is_made_again_if_its_record_lacks_the_requested_rounds(list_jobs, results, finished_run, tmp_path):
     records = ["--records", str(tmp_path / "records")]
     finished_run("a", 1, "method=local")
     results.main([*records, "add", str(tmp_path / "runs")])
-    assert "scenes_1c-local-traced-s0" in {line.split()[0] for line in listed("traces", "--missing", *records)}
+    assert "scenes_1c-local-traced-s0" in {line.split()[0] for line in list_jobs("traces", "--missing", *records)}
     finished_run("b", 1, "method=local", "evaluate_every=2")
     results.main([*records, "add", str(tmp_path / "runs")])
-    missing = {line.split()[0] for line in listed("catalogue", "traces", "--missing", *records)}
+    missing = {line.split()[0] for line in list_jobs("catalogue", "traces", "--missing", *records)}
     assert not missing & {"scenes_1c-local-s0", "scenes_1c-local-traced-s0"}
 
 
 @pytest.mark.slow
-def test_every_listed_run_is_in_a_block_and_every_block_has_runs(results, jobs, listed, finished_run, tmp_path):
+def test_every_listed_run_is_in_a_block_and_every_block_has_runs(results, jobs, list_jobs, finished_run, tmp_path):
     others = set(jobs.METHODS) - {"local", "pooled", "fedavg", "fedper"}
     catalogue = {f"{name}-{method}-s0" for name in (*jobs.SCENES, *jobs.MOLECULES) for method in others}
-    for line in listed():
+    for line in list_jobs():
         name, experiment, *options = line.split()
         if name in catalogue or not name.endswith("-s0"):  # four methods stand for the catalogue, and a seed for all
             continue
         finished_run(name, 1, *options[1::2], of=experiment)
     import_module("results_adding").add_runs([tmp_path / "runs"], tmp_path / "records")
     page = results.Page(results.Runs(import_module("results_records").read_records(tmp_path / "records")))
-    text = page.filled("".join(file.read_text("utf-8") for file in PAGES))
+    text = page.fill("".join(file.read_text("utf-8") for file in PAGES))
     assert page.runs.unused() == {}
     assert re.findall(r"^\*`.*(?:was|were) not run.*", text, re.M) == []

@@ -9,7 +9,7 @@ import pytest
 def fill(results, tmp_path):
     """Record the runs under tmp_path, fill a page of one block, and return what then stands in it."""
 
-    def filled(block):
+    def fill_page(block):
         page = tmp_path / "docs" / "results.md"
         page.parent.mkdir(exist_ok=True)
         page.write_text(f"before\n<!-- results: {block} -->\nold\n<!-- end -->\nafter\n", "utf-8")
@@ -18,7 +18,7 @@ def fill(results, tmp_path):
         results.main([*records, "page", str(page)])
         return page.read_text("utf-8")
 
-    return filled
+    return fill_page
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def three_seeds(finished_run):
         finished_run(f"fedhca2-s{seed}", 2 + seed, f"seed={seed}")
 
 
-def test_fewer_seeds_than_others_are_told_and_never_the_best(fill, three_seeds, finished_run):
+def test_fewer_seeds_than_others_are_shown_and_never_the_best(fill, three_seeds, finished_run):
     finished_run("ditto-s0", 9, "method=ditto")
     assert "| `ditto` | +9.00 (1) | -5.57 |" in fill("summary scenes_1c")
 
@@ -59,7 +59,7 @@ def test_only_what_was_run_in_both_experiments_stands_side_by_side(fill, three_s
 @pytest.mark.parametrize(
     "block", ["table", "sensitivity", "encoders", "curve", "exchanges", "ranks", "pace", "alpha", "beta"]
 )
-def test_what_was_not_run_is_said(fill, three_seeds, block):
+def test_a_page_says_what_was_not_run(fill, three_seeds, block):
     assert "*`scenes_2c` was not run" in fill(f"{block} scenes_2c")
 
 
@@ -72,7 +72,7 @@ def test_gains_of_the_same_clients_are_compared_as_others_join_them(results, fil
     assert "| the same five, beside a client with four tasks | -2.0" in page
 
 
-def test_runs_that_record_rounds_say_how_fast_models_learn_and_what_the_weights_become(fill, three_seeds, finished_run):
+def test_runs_with_scores_over_rounds_show_their_pace_and_learned_weights(fill, three_seeds, finished_run):
     finished_run("local-traced-s0", 0, "method=local", "evaluate_every=20")
     finished_run("fedhca2-traced-s0", -10, "evaluate_every=20")
     page = fill("pace scenes_1c")
@@ -80,12 +80,6 @@ def test_runs_that_record_rounds_say_how_fast_models_learn_and_what_the_weights_
     assert "| `fedhca2` | – | 0 of 9 |" in page
     assert "| outdoor-sal | 0.250 | 0.500 |" in fill("alpha scenes_1c")
     assert "| outdoor-sal/sal | 0.300 | 0.200 |" in fill("beta scenes_1c")
-
-
-def test_a_block_may_ask_for_other_settings(fill, three_seeds, finished_run):
-    finished_run("local-short-s0", 0, "method=local", "rounds=3")
-    finished_run("fedper-short-s0", 7, "method=fedper", "rounds=3")
-    assert "+7.00" in fill("summary scenes_1c,rounds=3")
 
 
 def test_a_run_that_no_table_shows_is_named(fill, three_seeds, finished_run, capsys):

@@ -10,15 +10,9 @@ from fedhca2.experiment import Experiment
 from fedhca2.reports.comparison import gather
 from fedhca2.reports.layouts import to_markdown
 from fedhca2.run_folder.reader import RunFiles
+from small import BRIEF
 
-TINY = [
-    "rounds=1",
-    "training.batch_size=2",
-    "clients.0.split=[sal, normals]",
-    "clients.1.tasks=[depth]",
-    *(f"data.{data}.{part}={count}" for data, part, count in (("outdoor", "train", 4), ("indoor", "train", 2))),
-    *(f"data.{data}.val=2" for data in ("outdoor", "indoor")),
-]
+TINY = [*BRIEF, "clients.0.split=[sal, normals]", "clients.1.tasks=[depth]"]
 
 
 @pytest.fixture
@@ -60,7 +54,7 @@ def test_a_run_replaces_one_with_its_settings_and_seed(add, finished_run, read):
     assert [record.scores["outdoor-sal"] for record in read()] == [{"sal": {"max_f": 51.0}}]
 
 
-def test_other_seeds_methods_and_settings_are_kept_apart(add, finished_run, read):
+def test_runs_with_other_seeds_methods_and_settings_are_separate(add, finished_run, read):
     for number, setting in enumerate(["seed=0", "seed=1", "method=fedper", "method.c=0.2", "rounds=20"]):
         add(finished_run(str(number), number, setting))
     assert len(read()) == 5
@@ -92,7 +86,7 @@ def forget(file, client):
 
 def test_a_folder_without_runs_is_refused(add, tmp_path, capsys):
     assert not add(tmp_path / "nothing")
-    assert "nothing: should hold runs" in capsys.readouterr().err
+    assert "nothing: expected runs in it" in capsys.readouterr().err
 
 
 def test_where_data_and_weights_are_is_not_recorded(add, finished_run, records, read):

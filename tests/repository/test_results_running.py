@@ -4,19 +4,19 @@ from importlib import import_module
 
 import pytest
 
-BRIEF = ["rounds=1", "data.outdoor.train=24", "data.indoor.train=12", "data.outdoor.val=2", "data.indoor.val=2"]
+from small import BRIEF
 
 
 @pytest.fixture
 def run(results, monkeypatch, tmp_path):
     """Make the runs of the demo that are missing, with one seed and few images; returns the exit code."""
     monkeypatch.setattr(import_module("results_jobs"), "DEMO_SEEDS", 1)
-    settings = [word for setting in [*BRIEF, "training.batch_size=2"] for word in ("--set", setting)]
+    settings = [word for setting in BRIEF for word in ("--set", setting)]
     records, out = ["--records", str(tmp_path / "records")], ["--out", str(tmp_path / "runs")]
     return lambda *more: results.main([*records, "run", "demo", *settings, *more, *out])
 
 
-def recorded(folder):
+def list_recorded(folder):
     records = import_module("results_records").read_records(folder / "records")
     return {(record.name, record.method, record.seed) for record in records}
 
@@ -24,9 +24,9 @@ def recorded(folder):
 @pytest.mark.slow
 def test_missing_runs_are_made_and_recorded_once(run, tmp_path, capsys):
     assert run("--only", "^demo-local") == 0
-    assert recorded(tmp_path) == {("demo", "local", 0)}
+    assert list_recorded(tmp_path) == {("demo", "local", 0)}
     assert run() == 0
-    assert recorded(tmp_path) == {("demo", "local", 0), ("demo", "fedhca2", 0)}
+    assert list_recorded(tmp_path) == {("demo", "local", 0), ("demo", "fedhca2", 0)}
     assert "1/1  demo-" in capsys.readouterr().out
     assert run() == 0
     assert capsys.readouterr().out == ""
@@ -34,14 +34,14 @@ def test_missing_runs_are_made_and_recorded_once(run, tmp_path, capsys):
 
 def test_runs_that_were_finished_but_not_recorded_are_not_made_again(run, finished_run, tmp_path, capsys):
     for method in ("local", "fedhca2"):
-        settings = [*BRIEF, "training.batch_size=2", "baseline=false", f"method={method}"]
+        settings = [*BRIEF, "baseline=false", f"method={method}"]
         finished_run(f"demo-{method}/seed-0", 1, *settings, of="demo")
     assert run() == 0
-    assert len(recorded(tmp_path)) == 2
+    assert len(list_recorded(tmp_path)) == 2
     assert capsys.readouterr().out == ""
 
 
-def test_an_unknown_part_and_setting_are_told(results, capsys):
+def test_an_unknown_part_and_setting_are_refused(results, capsys):
     with pytest.raises(SystemExit):
         results.main(["run", "cruve"])
     assert "'cruve' is not a part (catalogue, curve, " in capsys.readouterr().err

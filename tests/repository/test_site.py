@@ -92,7 +92,7 @@ def test_docstrings_are_read_as_markdown(load, docstring, markup):
 
 @pytest.fixture
 def faults(load, tmp_path):
-    """What the check says about a page beside `other.html`, which has a place `there`."""
+    """What the check says about a page in a folder with `other.html`, which has an anchor `there`."""
 
     def faults(body):
         (tmp_path / "other.html").write_text('<h1 id="there">Other</h1>')
@@ -103,21 +103,12 @@ def faults(load, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        '<a href="other.html#there">',
-        '<a href="#here"><p id="here">',
-        '<a href="https://arxiv.org/abs/2311.13250">',
-        '<img src="data:image/png;base64,AA">',
-    ],
-)
-def test_a_sound_page_has_no_faults(faults, body):
-    assert faults(body) == []
-
-
-@pytest.mark.parametrize(
     ("body", "fault"),
     [
+        ('<a href="other.html#there">', ""),
+        ('<a href="#here"><p id="here">', ""),
+        ('<a href="https://arxiv.org/abs/2311.13250">', ""),
+        ('<img src="data:image/png;base64,AA">', ""),
         ('<a href="gone.html">', "gone.html should lead to a file"),
         ('<a href="other.html#gone">', "other.html#gone should lead to a place"),
         ('<a href="#gone">', "#gone should lead to a place"),
@@ -127,8 +118,9 @@ def test_a_sound_page_has_no_faults(faults, body):
     ],
 )
 def test_the_check_finds_a_fault(faults, body, fault):
-    (found,) = faults(body)
-    assert fault in found
+    reported = faults(body)
+    assert len(reported) == bool(fault)
+    assert fault in "".join(reported)
 
 
 def test_the_gallery_gives_every_command_what_it_needs(load):

@@ -29,11 +29,11 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 @cache
 def trees() -> dict[str, ast.Module]:
     """Every module of the package by its dotted name."""
-    found = {}
+    modules = {}
     for file in sorted(SOURCE.rglob("*.py")):
         name = ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
-        found[name] = ast.parse(file.read_text("utf-8"))
-    return found
+        modules[name] = ast.parse(file.read_text("utf-8"))
+    return modules
 
 
 def nodes() -> Iterator[ast.AST]:
@@ -53,14 +53,14 @@ def module_constants() -> int:
 
 
 def inner_imports() -> int:
-    found = {
+    imports = {
         id(inner)
         for node in nodes()
         if isinstance(node, FUNCTIONS)
         for inner in ast.walk(node)
         if isinstance(inner, ast.Import | ast.ImportFrom)
     }
-    return len(found)
+    return len(imports)
 
 
 def private_torch_names() -> set[str]:

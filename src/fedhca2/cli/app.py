@@ -52,7 +52,7 @@ class Described(TyperCommand):
         super().__init__(*args, **options)
         help = "Print Python's traceback before the error line, to debug your own code."
         option = TyperOption(
-            param_decls=["--traceback"], is_flag=True, default=False, expose_value=False, callback=_remember, help=help
+            param_decls=["--traceback"], is_flag=True, default=False, expose_value=False, callback=_set_flag, help=help
         )
         self.params.append(option)
 
@@ -92,7 +92,7 @@ def command(
     def add(options_of: Callable[..., None]) -> Callable[..., None]:
         @wraps(options_of)
         def carry_out(**options: Any) -> None:
-            with clear_errors():
+            with report_errors():
                 options_of(**options)
                 if trusted := options.pop("allow_code", None):
                     import_module("fedhca2.imports").allow_code(trusted)
@@ -104,7 +104,7 @@ def command(
 
 
 @contextmanager
-def clear_errors() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Report input errors as a line or two on standard error, with exit code 2 and no traceback.
 
     Ctrl-C is also one line, and a run that stopped on request says how to resume it; both exit with the signal's code.
@@ -112,7 +112,7 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        _trace(error)
+        _print_traceback(error)
         for line in error.lines:
             typer.echo(f"error: {line}", err=True)
         raise typer.Exit(2) from None
@@ -128,12 +128,12 @@ def clear_errors() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _remember(ctx: Context, _: Any, wanted: bool) -> None:
-    ctx.meta["traceback"] = wanted
+def _set_flag(ctx: Context, _: Any, requested: bool) -> None:
+    ctx.meta["traceback"] = requested
 
 
-def _trace(error: BaseException) -> None:
-    """Print the tracebacks of an error and of those that it was made from, if the user asked for it."""
+def _print_traceback(error: BaseException) -> None:
+    """Print the tracebacks of an error and of those that it was made from, if the user typed --traceback."""
     context = get_current_context(silent=True)
     if context is None or not context.meta.get("traceback"):
         return
@@ -146,13 +146,13 @@ def _trace(error: BaseException) -> None:
 
 def print_anywhere() -> None:
     """Replace letters that the terminal's encoding lacks, such as Δ, so that printing a result never fails."""
-    codecs.register_error("plain", _plain)
+    codecs.register_error("plain", _replace_letters)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="plain")
 
 
-def _plain(error: UnicodeError) -> tuple[str, int]:
+def _replace_letters(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
     text = error.object[error.start : error.end].translate(str.maketrans("Δ²↑↓×−–—", "D2^vx---"))
     greek = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon"}
@@ -176,8 +176,8 @@ def print_json(values: Any) -> None:
     typer.echo(to_json(values, indent=2))
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"fedhca2 {__version__}")
         raise typer.Exit
 
@@ -192,7 +192,7 @@ def _options(
 def complete_experiments(incomplete: str) -> Iterator[str]:
     """Built-in experiments, and YAML files."""
     yield from (name for name in built_in_names() if name.startswith(incomplete))
-    for path in _entries(incomplete):
+    for path in _list_entries(incomplete):
         if path.is_dir() and incomplete:
             yield f"{path}/"
         elif path.suffix in (".yaml", ".yml"):
@@ -201,7 +201,7 @@ def complete_experiments(incomplete: str) -> Iterator[str]:
 
 def complete_runs(incomplete: str) -> Iterator[str]:
     """Folders of runs, at first those in runs/, and folders on the way there."""
-    for path in _entries(incomplete or ("runs/" if Path("runs").is_dir() else "")):
+    for path in _list_entries(incomplete or ("runs/" if Path("runs").is_dir() else "")):
         if (path / CONFIG).is_file():
             yield str(path)
         elif path.is_dir():
@@ -210,8 +210,8 @@ def complete_runs(incomplete: str) -> Iterator[str]:
 
 def complete_clients(ctx: Context, incomplete: str) -> list[str]:
     """The clients of the run that the line names, by their trained models."""
-    places = [ctx.params.get("run"), *ctx.args]  # an option without a value ends the parsing of arguments
-    models = [path for place in places if place for path in Path(place, MODELS).glob("*.safetensors")]
+    folders = [ctx.params.get("run"), *ctx.args]  # an option without a value ends the parsing of arguments
+    models = [path for folder in folders if folder for path in Path(folder, MODELS).glob("*.safetensors")]
     return sorted(path.stem for path in models if path.stem.startswith(incomplete))
 
 
@@ -231,14 +231,14 @@ def complete_settings(incomplete: str) -> Iterator[tuple[str, str]]:
     return ((f"{key}=", meaning) for key, meaning in setting_keys().items() if key.startswith(incomplete))
 
 
-def _entries(incomplete: str) -> list[Path]:
+def _list_entries(incomplete: str) -> list[Path]:
     """The visible entries of a folder whose path begins with this."""
     folder, start = os.path.split(incomplete)
     try:
-        found = sorted(Path(folder).iterdir())
+        entries = sorted(Path(folder).iterdir())
     except OSError:
         return []
-    return [path for path in found if path.name.startswith(start) and not path.name.startswith(".")]
+    return [path for path in entries if path.name.startswith(start) and not path.name.startswith(".")]
 
 
 OutOption, UnsetOption = partial(Option, "--out", "-o"), partial(Option, show_default="none")

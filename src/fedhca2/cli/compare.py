@@ -84,10 +84,10 @@ def sweep(
             method: {value: label_of[row_of[name]] for value, name in curve.items() if row_of[name] in label_of}
             for method, curve in curves.items()
         }
-        drawn = {method: finished for method, finished in labels.items() if finished}
-        if len(values) > 1 or not drawn:
+        finished = {method: by_value for method, by_value in labels.items() if by_value}
+        if len(values) > 1 or not finished:
             return []
-        svg = draw_sweep(next(iter(values)), drawn, table, measure)
+        svg = draw_sweep(next(iter(values)), finished, table, measure)
         write_whole(folder / SWEEP_FILE, svg.encode(), ORDINARY)
         return [SWEEP_FILE]
 
@@ -95,7 +95,7 @@ def sweep(
 
 
 def _method_names(methods: Sequence[str]) -> list[str]:
-    """The methods of an option, which may be given several times."""
+    """The methods of an option, which may be repeated."""
     listed = ",".join(methods).split(",")
     return [every for name in listed for every in (METHODS if name.strip() == "all" else [name.strip()]) if every]
 
@@ -104,15 +104,13 @@ def _measure(metric: str, experiment: Experiment) -> tuple[str, str]:
     """The group of clients and the task that an option names; raises UserError unless it is exactly one."""
     tasks = {spec.name: spec.tasks for spec in experiment.specs}
     groups = group_names(tasks, {spec.name: spec.data for spec in experiment.specs})
-    known = list(dict.fromkeys((groups[client], task) for client, held in tasks.items() for task in held))
-    data, _, wanted = (part.strip() for part in metric.rpartition(":"))
-    found = [
-        (group, task) for group, task in known if task == wanted and f"{group},".startswith(f"{data}," * bool(data))
-    ]
-    if len(found) != 1:
-        names = "; ".join(f"{group}: {task}" for group, task in found or known)
+    pairs = list(dict.fromkeys((groups[client], task) for client, own in tasks.items() for task in own))
+    data, _, name = (part.strip() for part in metric.rpartition(":"))
+    matches = [pair for pair in pairs if pair[1] == name and f"{pair[0]},".startswith(f"{data}," * bool(data))]
+    if len(matches) != 1:
+        names = "; ".join(f"{group}: {task}" for group, task in matches or pairs)
         raise UserError(f"--metric {metric:.200}", f"expected one of: {names}")
-    return found[0]
+    return matches[0]
 
 
 def _swept_values(over: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -172,10 +170,10 @@ def _concerns(key: str, method: str, experiment: Experiment) -> bool:
     """Whether a swept setting is one of another method too."""
     if not key.startswith("method."):
         return True
-    found, name = experiment.with_method(method).resolved_method, key.removeprefix("method.")
+    other, name = experiment.with_method(method).resolved_method, key.removeprefix("method.")
     part, _, field = name.partition(".")
-    parts = components_of(found)
-    return name in settings_of(found) or (part in parts and field in type(parts[part]).model_fields)
+    parts = components_of(other)
+    return name in settings_of(other) or (part in parts and field in type(parts[part]).model_fields)
 
 
 def _changes(key: str, value: Any, method: str, experiment: Experiment) -> list[str]:

@@ -9,7 +9,8 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -117,19 +118,20 @@ def serve(
     """
     console = open_console(stderr=as_json)
     terms = network_settings(**network | {"deadline": network["deadline"] or None})
-    begun = RunFiles(Path(config))
-    note = begun.flower_note
+    earlier_run = RunFiles(Path(config))
+    note = earlier_run.flower_note
     _refuse_idle(("overrides", "out") if note else (), "a resumed run keeps its settings and its folder")
     _refuse_idle(("listen", "quota") if superlink else (), "the link that --superlink names has its own")
     signal.signal(signal.SIGTERM, exit_in_time)
-    experiment = begun.experiment() if note else Experiment.load(config, overrides or [])
+    experiment = earlier_run.experiment() if note else Experiment.load(config, overrides or [])
     folder = Path(config) if note else out or default_folder(experiment.name)
     if note:
         check_resumable(folder)  # before anything is stopped or started
     names = [spec.name for spec in experiment.specs]
     if terms.min_clients is not None and terms.min_clients > len(names):
         raise UserError("--min-clients", f"expected at most {len(names)}, all clients, got {terms.min_clients}")
-    again = shlex.join(["fedhca2", "flower", "serve", str(folder), *_given(("config", "overrides", "out"))])
+    repeated = [words for name, words in _typed_options().items() if name not in ("config", "overrides", "out")]
+    resume_command = shlex.join(["fedhca2", "flower", "serve", str(folder), *chain(*repeated)])
     try:
         with coordinator_link(superlink, keys, names, listen, quota, folder) as (link, public):
             if public:
@@ -143,7 +145,7 @@ def serve(
                 else:
                     result = run(experiment, folder, watcher=watcher, engine=engine)
     except (TooFewClientsError, RunEndedError, LinkLostError, httpx.HTTPError, KeyboardInterrupt, SystemExit) as error:
-        hint = f"; resume with: {again}" if RunFiles(folder).begun else ""
+        hint = f"; resume with: {resume_command}" if RunFiles(folder).begun else ""
         if isinstance(error, Exception):
             raise UserError("", f"{error}{hint}") from None
         typer.echo(f"interrupted{hint}", err=True)
@@ -157,28 +159,22 @@ def write_app(folder: Path) -> None:
     typer.echo(f"{folder}/pyproject.toml; start it with: flwr run {shlex.quote(str(folder))} CONNECTION")
 
 
-def _on_command_line() -> Iterator[tuple[click.Parameter, Any]]:
-    """The options of the current command that were given, with their values."""
-    context = click.get_current_context()
+def _typed_options() -> dict[str, list[str]]:
+    """The options that the user typed, as words of a command, by parameter."""
+    context, typed = click.get_current_context(), dict[str, list[str]]()
     for option in context.command.params:
-        if context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
-            yield option, context.params.get(option.name or "")
+        name = option.name or ""
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            value = context.params.get(name)
+            typed[name] = [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return typed
 
 
-def _refuse_idle(names: Container[str], why: str) -> None:
-    """Raise UserError if one of these options, which would have no effect, was given."""
-    for option, value in _on_command_line():
-        if option.name in names:
-            raise UserError(option.opts[0], f"expected none, since {why}, got {value}")
-
-
-def _given(except_for: Container[str]) -> list[str]:
-    """The words of the options that were given on the command line, except some."""
-    words = []
-    for option, value in _on_command_line():
-        if option.name not in except_for:
-            words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
-    return words
+def _refuse_idle(names: Sequence[str], why: str) -> None:
+    """Raise UserError if the user typed one of these options, which would have no effect."""
+    for name, (option, *values) in _typed_options().items():
+        if name in names:
+            raise UserError(option, f"expected none, since {why}, got {values[0]}")
 
 
 def network_settings(**values: Any) -> NetworkSettings:

@@ -105,8 +105,8 @@ def conclude(console: Console, result: Result, folder: Path, as_json: bool = Fal
     if as_json:
         print_json({"folder": str(folder), **result.to_dict()})
     if files.everyone_failed:
-        told = f"all clients failed in the last round, so the scores mean nothing; see {files.events_file}"
-        typer.echo(f"error: {folder}: {told}", err=True)
+        message = f"all clients failed in the last round, so the scores mean nothing; see {files.events_file}"
+        typer.echo(f"error: {folder}: {message}", err=True)
         raise typer.Exit(3)
 
 

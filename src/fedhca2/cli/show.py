@@ -169,8 +169,8 @@ def plan(epsilon: float | None, rounds: int | None, noise: float | None, delta: 
             rounds = updates_for(epsilon, noise, delta)
         case None, int(), float():
             pass
-        case given:
-            count = sum(value is not None for value in given)
+        case values:
+            count = sum(value is not None for value in values)
             raise UserError("plan", f"expected two of --epsilon, --rounds and --noise, got {count}")
     costs = {"epsilon": epsilon_of(noise, rounds, delta), "dp_accounting": audited_epsilon({noise: rounds}, delta)}
     figures = {"noise": noise, "rounds": rounds, "delta": delta, **costs}
@@ -184,6 +184,6 @@ def print_costs(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print figures about privacy; unknown ones, as without the extra 'privacy', stay empty."""
     titles = {"delta": "δ", "epsilon": "ε", "dp_accounting": "ε by dp-accounting"}
     names = [titles.get(key, key) for key in rows[0]]
-    known = [["" if value is None else value for value in row.values()] for row in rows]
-    cells = [[f"{value:.6g}" if isinstance(value, float) else escape(str(value)) for value in row] for row in known]
+    filled = [["" if value is None else value for value in row.values()] for row in rows]
+    cells = [[f"{value:.6g}" if isinstance(value, float) else escape(str(value)) for value in row] for row in filled]
     open_console().print(TextTable(names, cells, right=names, drop=[titles["dp_accounting"], "scores", "δ"]))

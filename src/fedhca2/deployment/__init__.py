@@ -1,5 +1,3 @@
 """Using trained models: predictions for any image, and files for other programs."""
 
-from fedhca2.deployment.trained import Trained
-
-__all__ = ["Trained"]
+from fedhca2.deployment.trained import Trained as Trained

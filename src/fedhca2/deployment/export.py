@@ -25,7 +25,7 @@ from fedhca2.words import metric_heading, score_text
 Format = Literal["safetensors", "onnx", "torch-export"]
 
 
-def card(trained: Trained, format: str, file: str, own: Size) -> str:
+def card(trained: Trained, format: str, file: str, image_size: Size) -> str:
     """Write the card in Markdown, for images of this size."""
     spec, experiment = trained.spec, trained.experiment
     how_to_load = {
@@ -36,16 +36,16 @@ def card(trained: Trained, format: str, file: str, own: Size) -> str:
     lines = [
         f"# {spec.name}",
         "",
-        f"A model for {', '.join(_plain(trained.tasks[task].title.lower()) for task in spec.tasks)}, trained by client"
-        f" {_plain(spec.name)} on data set {_plain(spec.data)} in a federation ({_plain(experiment.method_name)},"
-        f" {experiment.rounds} rounds, seed {experiment.seed}). File: {_plain(file)}.",
+        f"A model for {', '.join(_escape(trained.tasks[task].title.lower()) for task in spec.tasks)}, trained by client"
+        f" {_escape(spec.name)} on data set {_escape(spec.data)} in a federation ({_escape(experiment.method_name)},"
+        f" {experiment.rounds} rounds, seed {experiment.seed}). File: {_escape(file)}.",
         "",
         how_to_load[format],
         "",
         "## Input",
         "",
-        f"`image`: float32 {_shape(trained, own)}, red, green, blue, values 0 to 255."
-        f" {_preparation(trained, format, own)} {_other_sizes(trained, own)}",
+        f"`image`: float32 {_shape(trained, image_size)}, red, green, blue, values 0 to 255."
+        f" {_preparation(trained, format, image_size)} {_other_sizes(trained, image_size)}",
         "",
         "## Outputs",
         "",
@@ -53,34 +53,34 @@ def card(trained: Trained, format: str, file: str, own: Size) -> str:
         "| --- | ---: | --- | --- |",
         *(_row(trained, task) for task in spec.tasks),
         "",
-        _evaluated(trained, own),
+        _describe_scores(trained, image_size),
     ]
     for task, space in trained.spaces.items():
         if space.names:
-            names = ", ".join(f"{i} {_plain(name)}" for i, name in enumerate(space.names))
-            lines += ["", f"Classes of {_plain(task)}: {names}."]
+            names = ", ".join(f"{i} {_escape(name)}" for i, name in enumerate(space.names))
+            lines += ["", f"Classes of {_escape(task)}: {names}."]
     return "\n".join(lines) + "\n"
 
 
-def _plain(text: str) -> str:
+def _escape(text: str) -> str:
     """Text of a user in Markdown, with every sign that Markdown or HTML could take for its own as a number.
 
-    >>> _plain("a|b <img>")
+    >>> _escape("a|b <img>")
     'a&#124;b &#60;img&#62;'
     """
     return re.sub(r"[&<>\\`*\[\]|!~$]", lambda sign: f"&#{ord(sign[0])};", " ".join(text.split()))
 
 
-def _shape(trained: Trained, own: Size) -> str:
-    if own != trained.size:
-        return f"[batch, 3, {own[0]}, {own[1]}]"
-    return f"[batch, 3, height, width], of at most {own[0]}×{own[1]} pixels"
+def _shape(trained: Trained, image_size: Size) -> str:
+    if image_size != trained.size:
+        return f"[batch, 3, {image_size[0]}, {image_size[1]}]"
+    return f"[batch, 3, height, width], of at most {image_size[0]}×{image_size[1]} pixels"
 
 
-def _preparation(trained: Trained, format: str, own: Size) -> str:
+def _preparation(trained: Trained, format: str, image_size: Size) -> str:
     """What is done with an image before the network gets it, and with its outputs."""
     mean, deviation = (", ".join(f"{v:.3f}" for v in t.flatten().tolist()) for t in (IMAGE_MEAN, IMAGE_DEVIATION))
-    height, width = trained.input_size(own, "--size")
+    height, width = trained.input_size(image_size, "--size")
     steps = (
         f"normalised to (image − mean) / deviation with mean ({mean}) and deviation ({deviation}), then padded with"
         f" zeros evenly on all sides to {height}×{width}; outputs are cropped again"
@@ -89,20 +89,21 @@ def _preparation(trained: Trained, format: str, own: Size) -> str:
     return f"It is {steps}: {'the model does this itself' if inside else 'do this yourself'}."
 
 
-def _other_sizes(trained: Trained, own: Size) -> str:
+def _other_sizes(trained: Trained, image_size: Size) -> str:
     """How to use the file for images of other sizes as evaluation would."""
-    if own == trained.size and trained.resizes:
+    if image_size == trained.size and trained.resizes:
         return "Scale a larger image down first."
-    return f"For {'larger images' if own == trained.size else 'images of other sizes'}, export with their `--size`."
+    others = "larger images" if image_size == trained.size else "images of other sizes"
+    return f"For {others}, export with their `--size`."
 
 
-def _evaluated(trained: Trained, own: Size) -> str:
+def _describe_scores(trained: Trained, image_size: Size) -> str:
     """What the scores were measured on."""
     height, width = trained.size
     larger = ", larger ones scaled down to it and scored at their own size" if trained.resizes else ""
-    note = "" if own == trained.size else f" Images of {own[0]}×{own[1]} may score otherwise."
+    note = "" if image_size == trained.size else f" Images of {image_size[0]}×{image_size[1]} may score otherwise."
     tested = trained.run.finished and trained.run.outcome.split == "test"
-    images = f"the {'test' if tested else 'validation'} images of {_plain(trained.spec.name)}"
+    images = f"the {'test' if tested else 'validation'} images of {_escape(trained.spec.name)}"
     return f"Scores are of {images}: smaller ones padded to {height}×{width}{larger}.{note}"
 
 
@@ -113,7 +114,7 @@ def _row(trained: Trained, task: str) -> str:
         main = headline(trained.tasks[task], scores)
         shown = f"{metric_heading(main.metric, main.higher_is_better)} {score_text(main.unit, main.value)}"
     channels, reading = trained.tasks[task].channels_for(trained.spaces[task]), trained.tasks[task].reading
-    return f"| {_plain(task)} | {channels} | {_plain(reading)} | {_plain(shown)} |"
+    return f"| {_escape(task)} | {channels} | {_escape(reading)} | {_escape(shown)} |"
 
 
 class Exported(nn.Module):
@@ -140,8 +141,8 @@ class Exported(nn.Module):
         padded, inside = (image - self.mean) / self.deviation, []
         for dim, side, own in zip((2, 3), self.size, image.shape[-2:], strict=True):
             positions = torch.arange(side, device=image.device) - (side - own) // 2
-            known = (positions >= 0) & (positions < own)
-            padded = padded.index_select(dim, positions.clamp(0, own - 1)) * known.view(-1, *[1] * (3 - dim))
+            is_inside = (positions >= 0) & (positions < own)
+            padded = padded.index_select(dim, positions.clamp(0, own - 1)) * is_inside.view(-1, *[1] * (3 - dim))
             inside.append(torch.arange(own, device=image.device) + (side - own) // 2)
         outputs = self.model(padded).values()
         return tuple(
@@ -157,55 +158,55 @@ def export(trained: Trained, format: Format, folder: Path, size: Size | None = N
     Raises UserError if it cannot.
     """
     trained.require_images()
-    own = size or trained.size
-    if min(own) < 1:
-        raise UserError("--size", f"expected 1×1 or more, got {own[0]}×{own[1]}")
-    if trained.resizes and any(side > most for side, most in zip(own, trained.size, strict=True)):
+    image_size = size or trained.size
+    if min(image_size) < 1:
+        raise UserError("--size", f"expected 1×1 or more, got {image_size[0]}×{image_size[1]}")
+    if trained.resizes and any(side > most for side, most in zip(image_size, trained.size, strict=True)):
         most = f"at most {trained.size[0]}×{trained.size[1]}, to which larger images are scaled down before"
-        raise UserError("--size", f"expected {most}, got {own[0]}×{own[1]}")
+        raise UserError("--size", f"expected {most}, got {image_size[0]}×{image_size[1]}")
     match format:
         case "safetensors":
             suffix, content = "safetensors", tensor_file(trained.model().state_dict(), {"format": "pt"})
         case "onnx":
-            suffix, content = "onnx", _to_onnx(trained, own)
+            suffix, content = "onnx", _to_onnx(trained, image_size)
         case "torch-export":
-            torch.export.save(_program(trained, own), file := BytesIO())
+            torch.export.save(_program(trained, image_size), file := BytesIO())
             suffix, content = "pt2", file.getvalue()
     path, about = folder / f"{trained.spec.name}.{suffix}", folder / f"{trained.spec.name}.md"
-    text = card(trained, format, path.name, own)
+    text = card(trained, format, path.name, image_size)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(path, content, ORDINARY)
     write_whole(about, text.encode(), ORDINARY)
     return [path, about]
 
 
-def exported(trained: Trained, own: Size) -> Exported:
+def build_exported(trained: Trained, image_size: Size) -> Exported:
     """The network for images of this size, with their preparation; raises UserError if they are too large."""
-    size = trained.input_size(own, "--size")
+    size = trained.input_size(image_size, "--size")
     return Exported(trained.model(size), size).eval()
 
 
-def _program(trained: Trained, own: Size) -> torch.export.ExportedProgram:
+def _program(trained: Trained, image_size: Size) -> torch.export.ExportedProgram:
     """The program for any number of images of this size; at the size of training, also for all smaller ones."""
-    network, free = exported(trained, own), {0: Dim("batch", min=1)}
-    if own == trained.size:
-        free |= {2: Dim("height", min=1, max=own[0]), 3: Dim("width", min=1, max=own[1])}
+    network, free = build_exported(trained, image_size), {0: Dim("batch", min=1)}
+    if image_size == trained.size:
+        free |= {2: Dim("height", min=1, max=image_size[0]), 3: Dim("width", min=1, max=image_size[1])}
     try:
-        return torch.export.export(network, (torch.zeros(2, 3, *own),), dynamic_shapes=(free,))
+        return torch.export.export(network, (torch.zeros(2, 3, *image_size),), dynamic_shapes=(free,))
     except (RuntimeError, ValueError) as error:
         got = f"{one_line(error)}; --format safetensors writes its parameters"
         raise UserError(trained.spec.name, f"expected a model that torch.export can trace, got {got}") from error
 
 
-def _to_onnx(trained: Trained, own: Size) -> bytes:
+def _to_onnx(trained: Trained, image_size: Size) -> bytes:
     try:
         import onnxscript  # noqa: F401
     except ImportError:
         raise UserError("--format onnx", "onnxscript is not installed; run: pip install 'fedhca2[export]'") from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter warns about itself
-        names: dict[str, Any] = {"input_names": ["image"], "output_names": list(trained.spec.tasks)}
-        program = torch.onnx.export(_program(trained, own), dynamo=True, opset_version=20, verbose=False, **names)
+        options: dict[str, Any] = {"input_names": ["image"], "output_names": list(trained.spec.tasks), "verbose": False}
+        program = torch.onnx.export(_program(trained, image_size), dynamo=True, opset_version=20, **options)
     if program is None:
         raise RuntimeError("torch.onnx.export: expected a program, got none")
     return bytes(_with_names(program.model_proto).SerializeToString())

@@ -82,9 +82,9 @@ class Trained:
 
     @shared_property
     def _encode(self) -> Callable[[Any], Any]:
-        """What turns inputs of the user's into arrays, if its data set has one."""
+        """The function that turns a user's inputs into arrays, as the data set has it."""
         opened = self.experiment.open(self.spec.data, "train")
-        encode: Callable[[Any], Any] = getattr(getattr(opened, "data", None), "encode", lambda given: given)
+        encode: Callable[[Any], Any] = getattr(getattr(opened, "data", None), "encode", lambda value: value)
         return encode
 
     @property
@@ -127,9 +127,9 @@ class Trained:
         try:
             model = MultiTaskModel(self.spec.model.blank, channels, size, self.tasks)
         except (RuntimeError, AssertionError, ValueError) as error:
-            wanted = f"images of a size that {self.spec.model.encoder.title} takes"
+            expected = f"images of a size that {self.spec.model.encoder.title} takes"
             got = f"{size[0]}×{size[1]} after padding: {imports.one_line(error)}"
-            raise UserError(self.spec.name, f"expected {wanted}, got {got}") from None
+            raise UserError(self.spec.name, f"expected {expected}, got {got}") from None
         try:
             model.load_state_dict(self._tensors)
         except RuntimeError as error:
@@ -140,8 +140,8 @@ class Trained:
     def require_images(self) -> None:
         """Raise UserError if its inputs are not images."""
         if self.experiment.data[self.spec.data].are_arrays:
-            wanted = "expected images as inputs, got arrays; `Trained.predict` takes them"
-            raise UserError(f"--client {self.spec.name}", wanted)
+            expected = "expected images as inputs, got arrays; `Trained.predict` takes them"
+            raise UserError(f"--client {self.spec.name}", expected)
 
     def input_size(self, own: tuple[int, int], name: str) -> tuple[int, int]:
         """The size of the network's input for an image of this size; raises UserError if it is too large for one."""
@@ -161,7 +161,7 @@ class Trained:
             or floats from 0 to 1. If the data set has a method `encode`, what that takes, such as a row of a table.
         :param name: what a UserError calls the image if it is something else.
         """
-        return self._predicted(image, name)[0]
+        return self._predict(image, name)[0]
 
     def answer(self, image: Any, name: str = "input") -> dict[str, Answer]:
         """Predict an image, or another input, in words and numbers: {task: Answer}.
@@ -169,32 +169,32 @@ class Trained:
         `str(answer)` is what a person reads, such as "cat (0.71)"; `answer.values` has the numbers behind it.
         It takes what `predict` takes.
         """
-        return self._predicted(image, name)[1]
+        return self._predict(image, name)[1]
 
     @torch.inference_mode()
-    def _predicted(self, image: Any, name: str) -> tuple[dict[str, Array], dict[str, Answer]]:
+    def _predict(self, image: Any, name: str) -> tuple[dict[str, Array], dict[str, Answer]]:
         """Predictions of an input by task, and what they say."""
-        inputs, place = self._prepared(image, name)
+        inputs, region = self._prepare(image, name)
         predictions, answers = {}, {}
         with autocast(inputs.device, self.experiment.training.precision):
-            outputs = self.model(self.size if place is None else own_size({"image": inputs}))(inputs[None])
+            outputs = self.model(self.size if region is None else own_size({"image": inputs}))(inputs[None])
         for name, output in outputs.items():
             task = self.tasks[name]
             values = task.predict(output)
-            predictions[name] = (place.restore(task, values) if place else values)[0].numpy()
+            predictions[name] = (region.restore(task, values) if region else values)[0].numpy()
             shares = task.probabilities(output)[0].numpy() if task.probabilities else None
             answers[name] = answer_of(task, self.spaces[name], predictions[name], shares)
         return predictions, answers
 
-    def _prepared(self, given: Any, name: str) -> tuple[Tensor, Placement | None]:
+    def _prepare(self, image: Any, name: str) -> tuple[Tensor, Placement | None]:
         """The network's input, prepared as in evaluation, and where the image lies in it; None for other inputs."""
         are_arrays = self.experiment.data[self.spec.data].are_arrays
-        if isinstance(given, str | Path) and not are_arrays:
-            given, name = read_image(Path(given)), str(given)
+        if isinstance(image, str | Path) and not are_arrays:
+            image, name = read_image(Path(image)), str(image)
         try:
             if are_arrays:
-                return checked_array(self._encode(given), self.size), None
-            sample = {"image": checked_image(torch.tensor(given) if _has_planes_first(given) else given)}
+                return checked_array(self._encode(image), self.size), None
+            sample = {"image": checked_image(torch.tensor(image) if _has_planes_first(image) else image)}
         except (ValueError, OSError) as error:  # Pillow reads a file when its pixels are needed
             raise UserError(name, str(error)) from None
         size = self.input_size(own_size(sample), name)
@@ -212,53 +212,53 @@ def read_image(path: Path) -> Image.Image:
         return to_rgb(path, ImageOps.exif_transpose(image))
 
 
-def predict_files(trained: Trained, places: Sequence[Path], folder: Path, *, raw: bool = False) -> list[dict[str, Any]]:
+def predict_files(trained: Trained, paths: Sequence[Path], folder: Path, *, raw: bool = False) -> list[dict[str, Any]]:
     """Write a picture for each image and task, of maps also an overlay, and with `raw` the array.
 
-    Returns a record for each image and task: what the model says, and the files. `places` are images, and folders of
+    Returns a record for each image and task: what the model says, and the files. `paths` are images, and folders of
     images, whose folders within them are repeated. If it fails, it leaves nothing, and what was there stays as it was.
     """
     trained.require_images()
-    found = [each for place in places for each in _images_in(place, folder.resolve())]
-    named = [(path, path.relative_to(top).with_suffix("").as_posix()) for path, top in found]
+    images = [each for source in paths for each in _images_in(source, folder.resolve())]
+    named = [(path, path.relative_to(top).with_suffix("").as_posix()) for path, top in images]
     counts = Counter(name for _, name in named)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
         raise UserError("images", f"expected different names, got {', '.join(repeated)} more than once")
-    aside = folder / ".new"
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    shutil.rmtree(aside, ignore_errors=True)  # of a killed process
-    aside.mkdir(parents=True)
+    temporary = folder / ".new"
+    new_folders = [each for each in (folder, *folder.parents) if not each.exists()]
+    shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
+    temporary.mkdir(parents=True)
     try:
-        records = [record for path, name in named for record in _predict_file(trained, path, aside, name, raw=raw)]
+        records = [record for path, name in named for record in _predict_file(trained, path, temporary, name, raw=raw)]
         for name in [name for record in records for name in record["files"]]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (aside / name).replace(folder / name)
+            (temporary / name).replace(folder / name)
         return [{**record, "files": [str(folder / name) for name in record["files"]]} for record in records]
     finally:
-        shutil.rmtree(aside)
-        for empty in missing:
+        shutil.rmtree(temporary)
+        for empty in new_folders:
             if not any(empty.iterdir()):
                 empty.rmdir()
 
 
-def _images_in(place: Path, out: Path) -> list[tuple[Path, Path]]:
+def _images_in(path: Path, out: Path) -> list[tuple[Path, Path]]:
     """An image file, or all those in a folder at any depth, each with the folder; raises UserError if it has none.
 
     Pictures in the folder `out`, which is written to, are not among them.
     """
-    if not place.is_dir():
-        return [(place, place.parent)]
-    known = {suffix for suffix, format in Image.registered_extensions().items() if format in Image.OPEN}
-    files = (path for path in place.rglob("*") if path.suffix.lower() in known and path.is_file())
-    if images := sorted(path for path in files if out not in path.resolve().parents):
-        return [(path, place) for path in images]
-    raise UserError(place, "expected images in it, such as .jpg or .png files, got none")
+    if not path.is_dir():
+        return [(path, path.parent)]
+    suffixes = {suffix for suffix, format in Image.registered_extensions().items() if format in Image.OPEN}
+    candidates = (file for file in path.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
+    if images := sorted(file for file in candidates if out not in file.resolve().parents):
+        return [(file, path) for file in images]
+    raise UserError(path, "expected images in it, such as .jpg or .png files, got none")
 
 
 def _predict_file(trained: Trained, path: Path, folder: Path, name: str, *, raw: bool) -> Iterator[dict[str, Any]]:
     """:param name: of the image in the folder, without an ending."""
     image = read_image(path)
-    predictions, answers = trained._predicted(image, str(path))
+    predictions, answers = trained._predict(image, str(path))
     for task, prediction in predictions.items():
         painted = paint(trained.tasks[task], prediction, trained.spaces[task].names)
         pictures = {f"{name}.{task}.png": painted}
@@ -303,20 +303,20 @@ def evaluate(
     if files.baseline.begun:
         baseline = {}
     elif files.recorded_baseline is not None and (split, thresholds) == (result.split, 99):
-        baseline = {name: scores for name, scores in files.recorded_baseline.items() if client in (None, name)}
-    found: Scores = {}
+        baseline = {name: own for name, own in files.recorded_baseline.items() if client in (None, name)}
+    scores: Scores = {}
     for spec in experiment.specs:
         if client in (None, spec.name):
             progress(spec.name)
             built = build_client(experiment, spec, data[spec.data], shards[spec.name], DeviceSlot(device))
-            found[spec.name] = _scores(built, files.model_file(spec.name), split, thresholds)
+            scores[spec.name] = _scores(built, files.model_file(spec.name), split, thresholds)
             if files.baseline.begun and baseline is not None:
                 baseline[spec.name] = _scores(built, files.baseline.model_file(spec.name), split, thresholds)
     gains = {
-        "delta_m": overall_gain(found, baseline or {}, experiment.task_set, experiment.kinds),
-        "delta_m_by_client": overall_gain(found, baseline or {}, experiment.task_set),
+        "delta_m": overall_gain(scores, baseline or {}, experiment.task_set, experiment.kinds),
+        "delta_m_by_client": overall_gain(scores, baseline or {}, experiment.task_set),
     }
-    return result.model_copy(update={"clients": found, "split": split, "baseline": baseline, **gains})
+    return result.model_copy(update={"clients": scores, "split": split, "baseline": baseline, **gains})
 
 
 def _scores(client: Client, model: Path, split: Scored, thresholds: int) -> dict[str, dict[str, float]]:

@@ -14,8 +14,8 @@ from scipy.special import stdtr
 from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
 from fedhca2.records import Records
-from fedhca2.reports.variants import changed_settings, variants, without
-from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
+from fedhca2.reports.variants import changed_settings, settings_text, variants
+from fedhca2.run_folder.baseline import FREE as FREE_IN_BASELINE
 from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scored, Scores, across_clients, gains_by_client, overall_gain, task_scores
@@ -147,12 +147,12 @@ class Comparison:
         notes = ["Scores are on test images."] * (self.split == "test")
         if columns := "; ".join(f"{column.group}: {column.task}" for column in self.left_out):
             notes.append(f"Left out, since not all runs have them: {columns}. Δm covers the other columns.")
-        told = {label: [each for each in changes if each not in label] for label, changes in self.changed.items()}
+        unnamed = {label: [each for each in changes if each not in label] for label, changes in self.changed.items()}
         if RECOVERED in self.columns and not any(isfinite(row[RECOVERED].mean) for row in self.entries.values()):
             notes.append(
                 f"No share of the pooled gain: `pooled` must gain beyond chance over {MIN_SEEDS} seeds or more."
             )
-        if methods := "; ".join(f"{label}: {', '.join(changes)}" for label, changes in told.items() if changes):
+        if methods := "; ".join(f"{label}: {', '.join(changes)}" for label, changes in unnamed.items() if changes):
             notes.append(f"Settings that differ from a method's defaults: {methods}.")
         return notes
 
@@ -170,8 +170,8 @@ class Comparison:
 
     def gain(self, method: str, column: Column, over: str) -> float:
         """The relative gain of a mean over another method's, in percent."""
-        theirs = self.entries[over][column].mean
-        return relative_gain(self.entries[method][column].mean, theirs, column.higher_is_better)
+        other_mean = self.entries[over][column].mean
+        return relative_gain(self.entries[method][column].mean, other_mean, column.higher_is_better)
 
 
 def gather(runs: Sequence[RunFiles]) -> Comparison:
@@ -185,7 +185,7 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
         raise UserError(
             str(other.path), f"expected scores on {split} images, as in {runs[0].path}, got {other.outcome.split}"
         )
-    values = {label: {run.settings["seed"]: _means(run) for run in same} for label, same in rows.items()}
+    values = {label: {run.settings["seed"]: _means(run) for run in seeds} for label, seeds in rows.items()}
     every_run = [one for by_seed in values.values() for one in by_seed.values()]
     everything = dict.fromkeys(column for one in every_run for column in one)
     shared = [column for column in everything if all(column in one for one in every_run)]
@@ -193,23 +193,24 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
         raise UserError(str(runs[-1].path), f"expected clients and tasks in common with {runs[0].path}, got none")
     left_out = [column for column in everything if column not in shared]
     alone, compared = [run for run in runs if run.method == LOCAL], shared if left_out else None
-    for label, same in rows.items():
-        for run in same:
+    for label, seeds in rows.items():
+        for run in seeds:
             values[label][run.settings["seed"]] |= _gains(run, _scores_alone(run, alone, compared), compared)
     twins = not left_out and any(run.several_of_a_kind for run in runs)
     several = any(len(run.outcome.clients) > 1 for run in runs)
-    wanted = (DELTA_M, *[BY_CLIENT] * twins, *(ACROSS if several else ()))
-    columns = [*shared, *(gain for gain in wanted if all(gain in one for one in every_run))]
+    gain_columns = (DELTA_M, *[BY_CLIENT] * twins, *(ACROSS if several else ()))
+    columns = [*shared, *(gain for gain in gain_columns if all(gain in one for one in every_run))]
     entries: Entries = {
         label: {column: SeedScores({seed: one[column] for seed, one in by_seed.items()}) for column in columns}
         for label, by_seed in values.items()
     }
-    locals_ = {label for label, same in rows.items() if same[0].method == LOCAL}
-    changed = {label: changed_settings(same[0]) for label, same in rows.items()}
-    if (pooled := next((label for label, same in rows.items() if same[0].method == POOLED), "")) and DELTA_M in columns:
+    local_rows = {label for label, seeds in rows.items() if seeds[0].method == LOCAL}
+    changed = {label: changed_settings(seeds[0]) for label, seeds in rows.items()}
+    pooled = next((label for label, seeds in rows.items() if seeds[0].method == POOLED), "")
+    if pooled and DELTA_M in columns:
         columns.insert(columns.index(DELTA_M) + 1, RECOVERED)
         entries = _with_shares(entries, pooled)
-    return Comparison(columns, entries, locals_, left_out, changed, split)
+    return Comparison(columns, entries, local_rows, left_out, changed, split)
 
 
 def _with_shares(entries: Entries, pooled: str) -> Entries:
@@ -259,20 +260,21 @@ def _scores_alone(run: RunFiles, alone: Sequence[RunFiles], shared: Iterable[Col
     """
     if run.method == LOCAL or run.outcome.baseline:
         return run.outcome.baseline
-    free = (*FREE_BESIDE_LOCAL, *(() if shared is None else ("clients", "data")))
+    free = (*FREE_IN_BASELINE, *(() if shared is None else ("clients", "data")))
     used = {run.dataset(client) for client in (run.outcome.clients if shared is None else _only(run, shared))}
     for local in alone:
-        ours, theirs = (one.settings.get("data", {}) for one in (run, local))
-        if without(local, free) == without(run, free) and all(theirs.get(name) == ours.get(name) for name in used):
+        own_data, local_data = (one.settings.get("data", {}) for one in (run, local))
+        same_data = all(local_data.get(name) == own_data.get(name) for name in used)
+        if same_data and settings_text(local, free) == settings_text(run, free):
             return local.outcome.clients
     return None
 
 
 def _only(run: RunFiles, shared: Iterable[Column]) -> Scores:
     """The scores of a run in these columns."""
-    groups, wanted = client_groups(run), {(column.group, column.task) for column in shared}
+    groups, kept_columns = client_groups(run), {(column.group, column.task) for column in shared}
     scores = {
-        client: {task: own for task, own in tasks.items() if (groups[client], task) in wanted}
+        client: {task: own for task, own in tasks.items() if (groups[client], task) in kept_columns}
         for client, tasks in run.outcome.clients.items()
     }
     return {client: tasks for client, tasks in scores.items() if tasks}
@@ -319,12 +321,12 @@ def _standing(runs: Sequence[RunFiles], alone: Sequence[RunFiles]) -> dict[str, 
         gains.append(_gains(run, scores).get(DELTA_M, nan))
         for client, gain in gains_by_client(run.outcome.clients, scores or {}, run.task_set).items():
             by_client.setdefault(client, []).append(gain)
-    known, results = [gain for gain in gains if isfinite(gain)], [run.outcome for run in runs]
+    finite, results = [gain for gain in gains if isfinite(gain)], [run.outcome for run in runs]
     worst = min(by_client, key=lambda client: fmean(by_client[client]), default="")
     return {
         "seeds": len(runs),
-        "delta_m": fmean(known or [nan]),
-        "standard_deviation": stdev(known) if len(known) > 1 else nan,
+        "delta_m": fmean(finite or [nan]),
+        "standard_deviation": stdev(finite) if len(finite) > 1 else nan,
         "gains": gains,
         "worst_client": worst,
         "worst_gain": fmean(by_client.get(worst, [nan])),
@@ -337,13 +339,13 @@ def _standing(runs: Sequence[RunFiles], alone: Sequence[RunFiles]) -> dict[str, 
 
 def with_trivial(comparison: Comparison, runs: Iterable[RunFiles]) -> Comparison:
     """The comparison with a last row of what a constant answer scores, as far as the runs know it."""
-    found: dict[Column, list[float]] = {}
+    trivial_scores: dict[Column, list[float]] = {}
     for run in runs:
         groups = client_groups(run)
         for one in task_scores(run.outcome.clients, None, run.task_set):
             column = Column(groups[one.client], one.task, one.ours.metric, one.ours.higher_is_better)
-            found.setdefault(column, []).extend([one.ours.trivial] if isfinite(one.ours.trivial) else [])
-    row = {column: SeedScores({0: float(np.mean(found.get(column) or nan))}) for column in comparison.columns}
+            trivial_scores.setdefault(column, []).extend([one.ours.trivial] if isfinite(one.ours.trivial) else [])
+    row = {column: SeedScores({0: float(np.mean(trivial_scores.get(column) or nan))}) for column in comparison.columns}
     if not any(isfinite(entry.mean) for entry in row.values()):
         return comparison
     return replace(comparison, entries={**comparison.entries, TRIVIAL: row}, alone=comparison.alone | {TRIVIAL})

@@ -56,7 +56,7 @@ class ConsoleWatcher(Watcher):
         self.rounds: TaskID | None = None
         self.clients: dict[str, TaskID] = {}
         self.losses: dict[str, float] = {}
-        self.read = 0.0  # when a loss was last read
+        self.last_read = 0.0  # when a loss was last read
 
     def __enter__(self) -> "ConsoleWatcher":
         self.progress.start()
@@ -79,10 +79,10 @@ class ConsoleWatcher(Watcher):
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
         """Move a client's bar; of many clients, those that have finished leave."""
-        waited = monotonic() - self.read
+        waited = monotonic() - self.last_read
         if not self.console.is_terminal or (waited < 0.2 and done < total):  # reading a loss waits for the GPU
             return
-        self.read = monotonic()
+        self.last_read = monotonic()
         if client not in self.clients:
             self.clients[client] = self.progress.add_task(f"  {client}", total=total, note="")
         self.progress.update(self.clients[client], completed=done, total=total, note=f"loss {float(loss):.3f}")
@@ -122,9 +122,9 @@ class ConsoleWatcher(Watcher):
         """Print how long the rest of a run will take, if more than five minutes, and name a smaller experiment."""
         if rounds * seconds > 300:
             smaller = f"{self.experiment.name}_small"
-            instead = f" For a quick try: fedhca2 run {smaller}" if built_in_file(smaller) else ""
-            told = f"About {duration_text(rounds * seconds)} left ({counted(rounds, 'round')})."
-            self.console.print(told + instead, highlight=False)
+            hint = f" For a quick try: fedhca2 run {smaller}" if built_in_file(smaller) else ""
+            time_left = f"About {duration_text(rounds * seconds)} left ({counted(rounds, 'round')})."
+            self.console.print(time_left + hint, highlight=False)
 
 
 def loss_text(losses: Mapping[str, float]) -> str:
@@ -194,9 +194,9 @@ class NotebookWatcher(Watcher):
         self._done, self._parts = round + 1, {}
         self._seconds.append(seconds)
         self._notes += [f"round {round + 1}: {client} was left out: {why}" for client, why in record.refused.items()]
-        left = (self._total - self._done) * sum(self._seconds) / len(self._seconds)
-        told = f", {duration_text(left)} left" if left else ""
-        self._state = f"round {self._done} of {self._total}; loss: {loss_text(self._losses)}{told}"
+        seconds_left = (self._total - self._done) * sum(self._seconds) / len(self._seconds)
+        time_left = f", {duration_text(seconds_left)} left" if seconds_left else ""
+        self._state = f"round {self._done} of {self._total}; loss: {loss_text(self._losses)}{time_left}"
         self._losses.clear()
         self._bar.update(self)
 
@@ -242,9 +242,9 @@ class LiveStatus:
 
     def __rich__(self) -> Group:
         """Build what the terminal shows."""
-        away = [Text(f"{client} was excluded: {why}", "yellow") for client, why in self.refused.items()]
+        excluded = [Text(f"{client} was excluded: {why}", "yellow") for client, why in self.refused.items()]
         bar = Padding(ProgressBar(self.run.rounds, self.done, width=60), expand=False)  # which ends its line
-        return Group(Text(self.state, "bold"), bar, *self._before(), *self._clients(), *away)
+        return Group(Text(self.state, "bold"), bar, *self._baseline_hint(), *self._clients(), *excluded)
 
     def _clients(self) -> list[Text | TextTable]:
         """A table of all clients or, if they are many, of their groups and a line about their losses."""
@@ -263,7 +263,7 @@ class LiveStatus:
         names, drop, wraps = ["client", "task", "loss", "metric", "score"], ["metric", "loss"], {"client": 7, "task": 6}
         return [TextTable(names, rows, right=["loss", "score"], drop=drop, wraps=wraps)]
 
-    def _before(self) -> list[Text]:
+    def _baseline_hint(self) -> list[Text]:
         """What to show before the first event."""
         baseline = self.run.baseline
         if self.done or not baseline.path.is_dir() or baseline.finished:
@@ -274,7 +274,7 @@ class LiveStatus:
 def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sleep) -> Iterator[list[Event]]:
     """Yield lists of new events until no process works on the run, or with `wait=False` until there are none left.
 
-    A resumed run may drop the events of an unfinished round, and log others in their place: if the last line that was
+    A resumed run may drop the events of an unfinished round, and log others instead: if the last line that was
     read is no longer there, all events are read again.
     """
     path, offset, last = RunFiles(run).events_file, 0, b""
@@ -316,7 +316,7 @@ class ParallelConsole(ParallelWatcher):
         self.console = console
         self.total, self.done = total, done
         self.live = Live(console=console, auto_refresh=False, transient=True)
-        self.said = monotonic()
+        self.last_printed = monotonic()
 
     def __enter__(self) -> "ParallelConsole":
         if self.console.is_terminal:
@@ -345,8 +345,8 @@ class ParallelConsole(ParallelWatcher):
                 table.add_row(one.run.name, one.last_line or "starting", f"{one.seconds:.0f} s")
             table.add_row(more)
             self.live.update(table, refresh=True)
-        elif monotonic() - self.said > 60:
-            self.said = monotonic()
+        elif monotonic() - self.last_printed > 60:
+            self.last_printed = monotonic()
             now = [f"{one.run.name}: {one.last_line or 'starting'}" for one in running]
             self._print("; ".join([*now, more]))
 

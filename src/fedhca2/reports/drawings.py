@@ -140,17 +140,17 @@ def draw_sweep(
     parts += [svg_text(at, BOTTOM + 18, value, "middle") for value, at in x.items()]
     for number, (name, own) in enumerate(entries.items()):
         level = len(own) > 1 and len(set(curves[name].values())) == 1
-        drawn = _level(y, next(iter(own.values()))) if level else _curve(x, y, own)
-        if several:  # a key beside the figure
+        shapes = _level(y, next(iter(own.values()))) if level else _curve(x, y, own)
+        if several:  # a key on the right
             at = TOP + ROW * number
             stroke = svg_line(RIGHT + 8, at, RIGHT + 34, at, 2)
-            drawn += [_dashed(stroke) if level else stroke, svg_text(RIGHT + 40, at + 4, name, "start")]
+            shapes += [_dash(stroke) if level else stroke, svg_text(RIGHT + 40, at + 4, name, "start")]
         colour = COLOURS[number % len(COLOURS)] if several else "#222"
-        parts += [f'<g fill="{colour}" stroke="{colour}">', *drawn, "</g>"]
+        parts += [f'<g fill="{colour}" stroke="{colour}">', *shapes, "</g>"]
     means = {name: "; ".join(f"{value}: {one.mean:.4g}" for value, one in own.items()) for name, own in entries.items()}
-    told = " | ".join(f"{name}: {text}" if several else text for name, text in means.items())
+    scores = " | ".join(f"{name}: {text}" if several else text for name, text in means.items())
     width = 560 + (LETTER * max(map(len, entries)) + 40 if several else 0)
-    return svg_drawing(width, max(340, TOP + ROW * len(entries)), f"{about}: {told}", parts)
+    return svg_drawing(width, max(340, TOP + ROW * len(entries)), f"{about}: {scores}", parts)
 
 
 def _column(comparison: Comparison, curves: Mapping[str, Mapping[str, str]], measure: tuple[str, str] | None) -> Column:
@@ -158,8 +158,8 @@ def _column(comparison: Comparison, curves: Mapping[str, Mapping[str, str]], mea
     if measure:
         return next(column for column in comparison.columns if (column.group, column.task) == measure)
     rows = [comparison.entries[label] for labels in curves.values() for label in labels.values()]
-    known = DELTA_M in comparison.columns and any(isfinite(row[DELTA_M].mean) for row in rows)
-    return DELTA_M if known else comparison.columns[0]
+    has_gain = DELTA_M in comparison.columns and any(isfinite(row[DELTA_M].mean) for row in rows)
+    return DELTA_M if has_gain else comparison.columns[0]
 
 
 def _positions(values: list[str]) -> dict[str, float]:
@@ -181,9 +181,9 @@ def _positions(values: list[str]) -> dict[str, float]:
 def _vertical_axis(entries: Sequence[SeedScores]) -> tuple[Callable[[float], float], list[str]]:
     """The position of a value between the smallest and the largest mark, and both axes with round numbers."""
     ends = [entry.mean + sign * (entry.deviation or 0.0) for entry in entries for sign in (-1, 1)]
-    known = [value for value in [*ends, *(v for entry in entries for v in entry.values)] if isfinite(value)] or [0.0]
-    room = max(max(known) - min(known), 1e-3 * max(map(abs, known)), 1e-9)
-    low, high = min(known) - 0.05 * room, max(known) + 0.05 * room
+    finite = [value for value in [*ends, *(v for entry in entries for v in entry.values)] if isfinite(value)] or [0.0]
+    room = max(max(finite) - min(finite), 1e-3 * max(map(abs, finite)), 1e-9)
+    low, high = min(finite) - 0.05 * room, max(finite) + 0.05 * room
 
     def y(value: float) -> float:
         return BOTTOM - (value - low) / (high - low) * (BOTTOM - TOP)
@@ -216,19 +216,19 @@ def _level(y: Callable[[float], float], entry: SeedScores) -> list[str]:
     top, bottom = y(entry.mean + spread), y(entry.mean - spread)
     size = f'width="{RIGHT - LEFT}" height="{bottom - top:.1f}"'
     band = [f'<rect x="{LEFT}" y="{top:.1f}" {size} fill-opacity="0.12" stroke="none"/>'] if spread else []
-    return [*band, _dashed(svg_line(LEFT, y(entry.mean), RIGHT, y(entry.mean), 2))]
+    return [*band, _dash(svg_line(LEFT, y(entry.mean), RIGHT, y(entry.mean), 2))]
 
 
-def _dashed(line: str) -> str:
+def _dash(line: str) -> str:
     return f'<g stroke-dasharray="6 4">{line}</g>'
 
 
-def svg_drawing(width: float, height: float, told: str, parts: Sequence[str]) -> str:
+def svg_drawing(width: float, height: float, description: str, parts: Sequence[str]) -> str:
     """A drawing on white paper, so that it is readable on a dark page too, with a text for those who cannot see it."""
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}"'
     look = 'font-family="system-ui, sans-serif" font-size="13" fill="#222" stroke="#222" role="img"'
     paper = '<rect width="100%" height="100%" fill="#fff" stroke="none"/>'
-    head = [f'{opening} height="{height:.0f}" {look}>', f"<title>{escape(told)}</title>", paper]
+    head = [f'{opening} height="{height:.0f}" {look}>', f"<title>{escape(description)}</title>", paper]
     return "\n".join([*head, *parts, "</svg>\n"])
 
 

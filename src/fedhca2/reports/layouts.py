@@ -16,7 +16,6 @@ from fedhca2.reports.comparison import (
     MIN_SEEDS,
     Column,
     Comparison,
-    SeedScores,
     gather,
     with_trivial,
 )
@@ -33,22 +32,13 @@ LATEX = str.maketrans(
 )
 
 
-def shown(entry: SeedScores, column: Column) -> str:
-    """Mean ± standard deviation.
-
-    >>> shown(SeedScores({0: 1.0, 1: 3.0}), DELTA_M), shown(SeedScores({0: 0.5}), Column("home", "sal", "RMSE", False))
-    ('+2.00 ± 1.41', '0.500')
-    >>> shown(SeedScores({0: float("nan")}), DELTA_M)
-    '—'
-    """
-    return spread_text(entry.mean, entry.deviation, column)
-
-
 def spread_text(mean: float, deviation: float | None, column: Column = DELTA_M) -> str:
     """A mean with its standard deviation, by default of Δm; a dash if it is unknown.
 
     >>> spread_text(2.0, 0.5), spread_text(-1.0, float("nan")), spread_text(float("nan"), None)
     ('+2.00 ± 0.50', '-1.00', '—')
+    >>> spread_text(0.5, None, Column("home", "sal", "RMSE", False))
+    '0.500'
     """
     if not isfinite(mean):
         return UNKNOWN
@@ -81,7 +71,8 @@ def _chance_note(comparison: Comparison) -> str:
 
 def marked_cell(comparison: Comparison, method: str, column: Column, bold: str = "{}", mark: str = "*") -> str:
     """A cell, in bold if it is the best of its column, with a mark if it is beyond chance."""
-    text = shown(comparison.entries[method][column], column)
+    entry = comparison.entries[method][column]
+    text = spread_text(entry.mean, entry.deviation, column)
     text = bold.format(text) if comparison.is_best(method, column) else text
     return text + mark * comparison.is_beyond_chance(method, column)
 

@@ -38,8 +38,8 @@ def save_picture(picture: Image.Image, path: Path) -> None:
     if format not in Image.SAVE:
         raise UserError(path, f"expected a name that ends in .png, .jpg or the like, got {path.suffix!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with put_in_place(path) as aside:
-        picture.save(aside, format)
+    with put_in_place(path) as temporary:
+        picture.save(temporary, format)
 
 
 def overlay(image: Image.Image, painted: Image.Image, strength: float = 0.55) -> Image.Image:
@@ -47,7 +47,7 @@ def overlay(image: Image.Image, painted: Image.Image, strength: float = 0.55) ->
     return Image.blend(image.convert("RGB"), painted.resize(image.size, Image.Resampling.NEAREST), strength)
 
 
-def enlarged(image: Image.Image, width: int) -> Image.Image:
+def scale_to_width(image: Image.Image, width: int) -> Image.Image:
     """Scale an image to this width; small ones keep their pixels visible."""
     height = max(1, round(image.height * width / image.width))
     grows = width >= image.width
@@ -58,8 +58,8 @@ def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, 
     """One sample of a client by task: {task: {"image" | "label" | "before" | "after": picture}}."""
     arrays = run.samples(client)
     if not arrays:
-        known = ", ".join(run.sampled_clients) or "none"
-        raise UserError(run.path, f"expected samples of client {client!r}, got {known}")
+        available = ", ".join(run.sampled_clients) or "none"
+        raise UserError(run.path, f"expected samples of client {client!r}, got {available}")
     if not 0 <= index < len(arrays["image"]):
         raise UserError("sample", f"expected a number below {len(arrays['image'])}, got {index}")
     tiles: dict[str, dict[str, Image.Image]] = {}
@@ -76,7 +76,7 @@ def samples_panel(run: RunFiles, client: str, index: int = 0, tile: int = 192) -
     """Paint one row per task of a client: input, label, and the prediction before and after training."""
     rows, ink, font = sample_tiles(run, client, index), (34, 34, 34), ImageFont.load_default(15)
     titles = {"image": "input", "label": "label", "before": "before training", "after": "after training"}
-    height = max(enlarged(picture, tile).height for tiles in rows.values() for picture in tiles.values())
+    height = max(scale_to_width(picture, tile).height for tiles in rows.values() for picture in tiles.values())
     margin, left, top = 8, 150, 34  # pixels around the panel, for the tasks' names, and for the titles
     lefts = [left + column * (tile + GAP) for column in range(len(titles))]
     tops = [top + row * (height + GAP) for row in range(len(rows))]
@@ -88,7 +88,7 @@ def samples_panel(run: RunFiles, client: str, index: int = 0, tile: int = 192) -
         words = run.task_set[task].title.replace(" ", "\n")
         draw.multiline_text((margin, y + height / 2), words, ink, font, anchor="lm")
         for x, when in zip(lefts, titles, strict=True):
-            panel.paste(enlarged(tiles[when], tile), (x, y))
+            panel.paste(scale_to_width(tiles[when], tile), (x, y))
     return panel
 
 
@@ -125,11 +125,11 @@ def answer_of(task: Task, space: LabelSpace, prediction: Array, probabilities: A
         return _of_numbers(task, space, prediction)
     values = {_name(space, i): round(float(value), 6) for i, value in enumerate(probabilities)}
     if task.label_channels is None:  # any number of classes may be there
-        there = [name for name in sorted(values, key=lambda name: -values[name]) if values[name] >= 0.5]
+        likely = [name for name in sorted(values, key=lambda name: -values[name]) if values[name] >= 0.5]
     else:
-        there = [_name(space, int(prediction[0]))]
-    text = ", ".join(f"{name} ({values[name]:.2f})" for name in there)
-    return Answer(text or "nothing", values[there[0]] if there else None, values)
+        likely = [_name(space, int(prediction[0]))]
+    text = ", ".join(f"{name} ({values[name]:.2f})" for name in likely)
+    return Answer(text or "nothing", values[likely[0]] if likely else None, values)
 
 
 def _of_numbers(task: Task, space: LabelSpace, prediction: Array) -> Answer:

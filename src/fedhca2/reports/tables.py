@@ -51,7 +51,7 @@ class TextTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print what fits."""
-        needed = {name: self._needed(i) for i, name in enumerate(self.columns)}
+        needed = {name: self._least_width(i) for i, name in enumerate(self.columns)}
         dropped = 0
         while 1 + sum(needed.values()) > options.max_width and dropped < len(self.drop):
             del needed[self.drop[dropped]]
@@ -72,7 +72,7 @@ class TextTable:
         if self.note:
             yield Text(self.note)
 
-    def _needed(self, column: int) -> int:
+    def _least_width(self, column: int) -> int:
         """The width in which no number of a column is broken, with a line and two spaces."""
         widest = max(cell_len(Text.from_markup(row[column]).plain) for row in [self.columns, *self.rows])
         return 3 + min(widest, self.wraps.get(self.columns[column], widest))
@@ -108,12 +108,12 @@ def scores_by_kind(
     scores: Scores, tasks: TaskSet, kinds: Mapping[str, str], baseline: Scores | None = None
 ) -> list[KindScores]:
     """Sort the finite scores of clients by group and task."""
-    found: dict[tuple[str, str], list[TaskScore]] = {}
+    members_by_kind: dict[tuple[str, str], list[TaskScore]] = {}
     for one in task_scores(scores, baseline, tasks):
         if isfinite(one.ours.value):
-            found.setdefault((kinds.get(one.client, one.client), one.task), []).append(one)
+            members_by_kind.setdefault((kinds.get(one.client, one.client), one.task), []).append(one)
     by_kind = []
-    for (kind, task), members in found.items():
+    for (kind, task), members in members_by_kind.items():
         better = 1 if members[0].ours.higher_is_better else -1
         ranked = sorted(((one.ours.value, one.client) for one in members), key=lambda pair: better * pair[0])
         gains = [one.gain for one in members if isfinite(one.gain)]
@@ -143,15 +143,15 @@ def result_table(
 
     :param trivial: also list what a constant answer scores.
     """
-    where = {"train": ", on training images", "val": "", "test": ", on test images"}[result.split]
-    title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}{where}"
+    images = {"train": ", on training images", "val": "", "test": ", on test images"}[result.split]
+    title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}{images}"
     if kinds and sum(map(len, result.clients.values())) > MAX_CLIENT_ROWS:
         return kinds_table(result.clients, tasks, kinds, title, result.baseline)
     rows, last = [], ""
     for one in task_scores(result.clients, result.baseline, tasks):
         cells = [text_of(one.ours)]
         if result.baseline:  # without `alone`, a site was away during its evaluation
-            cells = [text_of(one.alone) if one.alone else UNKNOWN, *cells, _coloured(one.gain)]
+            cells = [text_of(one.alone) if one.alone else UNKNOWN, *cells, _colour_gain(one.gain)]
         floor = [score_text(one.ours.unit, one.ours.trivial)] * trivial
         rows.append([one.client if one.client != last else "", one.task, heading_of(one.ours), *floor, *cells])
         last = one.client
@@ -161,7 +161,7 @@ def result_table(
 
 
 def conclusion(result: Result, tasks: TaskSet) -> str:
-    """Explain Δm in a sentence, as far as it is known."""
+    """Explain Δm in a sentence, or why it is unknown."""
     if not result.baseline:
         return "No local baseline, so Δm is unknown. Rerun with `--set baseline=true`, or give `--baseline RUN`."
     if result.delta_m is None:
@@ -187,16 +187,16 @@ def across_text(result: Result, tasks: TaskSet) -> str:
 def how_certain(clients: Scores, baseline: Scores, tasks: TaskSet) -> str:
     """Say how many scores improved, how many have no gain, and what a single run cannot show."""
     gains = [one.gain for one in task_scores(clients, baseline, tasks) if one.alone and one.ours.counts]
-    known = [gain for gain in gains if isfinite(gain)]
-    better, unknown = sum(gain > 0 for gain in known), len(gains) - len(known)
-    told = f"{better} of {counted(len(known), 'score')} {'is' if better == 1 else 'are'} better"
-    if len(known) > 1:
-        told += f", from {gain_text(min(known))} to {gain_text(max(known))}"
-    told += f"; {unknown} more without a gain" if unknown else ""
-    return f"{told}. One seed: the uncertainty of Δm is unknown."
+    finite = [gain for gain in gains if isfinite(gain)]
+    better, unknown = sum(gain > 0 for gain in finite), len(gains) - len(finite)
+    sentence = f"{better} of {counted(len(finite), 'score')} {'is' if better == 1 else 'are'} better"
+    if len(finite) > 1:
+        sentence += f", from {gain_text(min(finite))} to {gain_text(max(finite))}"
+    sentence += f"; {unknown} more without a gain" if unknown else ""
+    return f"{sentence}. One seed: the uncertainty of Δm is unknown."
 
 
-def _coloured(gain: float) -> str:
+def _colour_gain(gain: float) -> str:
     text = gain_text(gain)
     colour = {"+": "green", "-": "red"}.get(text[0])
     return f"[{colour}]{text}[/]" if colour and isfinite(gain) else text

@@ -18,7 +18,7 @@ from fedhca2.config import suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.imports import FORMS, is_import_path, load, one_line
-from fedhca2.reports.variants import flat
+from fedhca2.reports.variants import flatten
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.files import mapping, read_json, to_json
 from fedhca2.run_folder.folder import TRACKING
@@ -46,10 +46,10 @@ class TrackedRun(NamedTuple):
 class Tracker:
     """Takes the numbers and files of one run; here, every method does nothing.
 
-    :param place: where to send them; raises ValueError if it cannot be used, and creates nothing.
+    :param target: where to send them; raises ValueError if it cannot be used, and creates nothing.
     """
 
-    def __init__(self, place: str) -> None: ...
+    def __init__(self, target: str) -> None: ...
 
     def start(self, run: TrackedRun) -> None:
         """The run starts or continues; all its numbers follow, also those from before it was interrupted."""
@@ -87,9 +87,9 @@ def import_extra(package: str, extra: str) -> Any:
 class TensorBoard(Tracker):
     """Event files for TensorBoard in a folder; other files are not taken."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, target: str) -> None:
         self._open = import_extra("torch.utils.tensorboard", "tensorboard").SummaryWriter
-        self._folder = check_folder(Path(place))
+        self._folder = check_folder(Path(target))
 
     def start(self, run: TrackedRun) -> None:
         """Open a new file of events."""
@@ -108,8 +108,8 @@ class TensorBoard(Tracker):
 class Wandb(Tracker):
     """A run in a project of Weights & Biases."""
 
-    def __init__(self, place: str) -> None:
-        self._wandb, self._project = import_extra("wandb", "wandb"), place
+    def __init__(self, target: str) -> None:
+        self._wandb, self._project = import_extra("wandb", "wandb"), target
 
     def start(self, run: TrackedRun) -> None:
         """Begin the run, or continue it."""
@@ -143,19 +143,19 @@ class Wandb(Tracker):
 class MLflow(Tracker):
     """A run in MLflow: in a folder, or at an address such as http://localhost:5000 or sqlite:///mlflow.db.
 
-    Its parameters are the settings that the run started with, since MLflow cannot change them; the kept config has
-    today's. Numbers that MLflow has already are not sent again.
+    Its parameters are the settings that the run started with, since MLflow cannot change them; config.yaml has the
+    current ones. Numbers that MLflow has already are not sent again.
     """
 
-    def __init__(self, place: str) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers that it is used
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # it would ask for a database in place of a folder
+    def __init__(self, target: str) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would report its use to its makers
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # it would ask for a database instead of a folder
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # else it looks for a server for four minutes
         mlflow = import_extra("mlflow", "mlflow")
-        if place.startswith("sqlite:///"):  # MLflow would try for minutes to open it
-            check_folder(Path(place.removeprefix("sqlite:///")).absolute().parent)
-        is_address = "://" in place
-        self._client = mlflow.MlflowClient(tracking_uri=place if is_address else check_folder(Path(place)).as_uri())
+        if target.startswith("sqlite:///"):  # MLflow would try for minutes to open it
+            check_folder(Path(target.removeprefix("sqlite:///")).absolute().parent)
+        is_address = "://" in target
+        self._client = mlflow.MlflowClient(tracking_uri=target if is_address else check_folder(Path(target)).as_uri())
         self._entities = mlflow.entities
         if is_address:
             self._client.search_experiments(max_results=1)  # raises if it does not answer
@@ -163,17 +163,18 @@ class MLflow(Tracker):
     def start(self, run: TrackedRun) -> None:
         """Begin the run, or continue it."""
         name, tag = str(run.config.get("name", "fedhca2")), "fedhca2.run"
-        known = self._client.get_experiment_by_name(name)
-        experiment = known.experiment_id if known else self._client.create_experiment(name)
-        found = self._client.search_runs([experiment], f"tags.`{tag}` = '{run.id}'", max_results=1)
-        if found:
-            self._id = found[0].info.run_id
+        existing = self._client.get_experiment_by_name(name)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(name)
+        runs = self._client.search_runs([experiment], f"tags.`{tag}` = '{run.id}'", max_results=1)
+        if runs:
+            self._id = runs[0].info.run_id
             self._client.update_run(self._id, status="RUNNING")
         else:
             self._id = self._client.create_run(experiment, run_name=run.name, tags={tag: run.id}).info.run_id
-            texts = {key: json.dumps(v) if isinstance(v, list) else str(v) for key, v in flat(run.config, lists=True)}
+            settings = flatten(run.config, lists=True)
+            texts = {key: json.dumps(v) if isinstance(v, list) else str(v) for key, v in settings}
             self._send("params", [self._entities.Param(key, text[:500]) for key, text in texts.items()], 100)
-        metrics = found[0].data.metrics if found else ()
+        metrics = runs[0].data.metrics if runs else ()
         points = {key: self._client.get_metric_history(self._id, key) for key in metrics}
         self._sent = {(key, point.step, repr(point.value)) for key, own in points.items() for point in own}
 
@@ -226,14 +227,14 @@ def scalars(event: Event) -> Iterator[Scalar]:
 
 
 class Trackers(Watcher):
-    """The trackers that a command asks for, as NAME=PLACE. They are checked at once, and start when the run does.
+    """The trackers that a command asks for, as NAME=TARGET. They are checked at once, and start when the run does.
 
     A tracker that fails later does not stop the run: it gets nothing more, and a line says how to send the rest.
     """
 
-    def __init__(self, run: Path, wanted: Sequence[str]) -> None:
+    def __init__(self, run: Path, targets: Sequence[str]) -> None:
         self.run, self.failed = run, list[str]()
-        self._trackers = {text: _open(text) for text in wanted}
+        self._trackers = {text: _open(text) for text in targets}
         self._started, self._waiting = False, list[Event]()
 
     def __enter__(self) -> "Trackers":
@@ -257,7 +258,7 @@ class Trackers(Watcher):
         if self._trackers:
             about = TrackedRun(self.run.absolute().name, _tracking_id(self.run / TRACKING), files.config)
         for text, tracker in self._trackers.items():
-            with _faults_named(text):
+            with _name_faults(text):
                 tracker.start(about)
         self._started = True
 
@@ -290,7 +291,7 @@ class Trackers(Watcher):
     def _each(self, act: Callable[[Tracker], None]) -> None:
         for text, tracker in list(self._trackers.items()):
             try:
-                with _faults_named(text):
+                with _name_faults(text):
                     act(tracker)
             except UserError as error:
                 del self._trackers[text]
@@ -303,14 +304,14 @@ def _tracking_id(path: Path) -> str:
     """The run's id in trackers, from this file, which is written if it is missing."""
     if not path.is_file():
         write_whole(path, to_json({"id": uuid4().hex}).encode())
-    known = str(mapping(path, read_json(path)).get("id"))
-    if not re.fullmatch("[0-9a-f]{32}", known):
-        raise UserError(path, f"id: expected 32 hexadecimal digits, got {known!r:.80}")
-    return known
+    id = str(mapping(path, read_json(path)).get("id"))
+    if not re.fullmatch("[0-9a-f]{32}", id):
+        raise UserError(path, f"id: expected 32 hexadecimal digits, got {id!r:.80}")
+    return id
 
 
 @contextmanager
-def _faults_named(text: str) -> Iterator[None]:
+def _name_faults(text: str) -> Iterator[None]:
     """Turn what a tracker raises into a UserError that names it."""
     try:
         yield
@@ -321,19 +322,19 @@ def _faults_named(text: str) -> Iterator[None]:
 
 
 def _open(text: str) -> Tracker:
-    """Open the tracker that NAME=PLACE asks for; raises UserError if it cannot be used."""
-    name, _, place = text.partition("=")
-    with _faults_named(text):
-        if not name or not place:
+    """Open the tracker that NAME=TARGET asks for; raises UserError if it cannot be used."""
+    name, _, target = text.partition("=")
+    with _name_faults(text):
+        if not name or not target:
             raise ValueError(f"expected NAME=TARGET, got {text!r}")
         if name in TRACKERS:
-            return TRACKERS[name](place)
+            return TRACKERS[name](target)
         if not is_import_path(name):
             raise ValueError(f"unknown tracker {name!r}. {suggest(name, TRACKERS)}; or {FORMS}")
         methods = ("start", "log", "keep", "close")
         kind: type[Tracker] = load(
             name,
             "a class with start, log, keep and close",
-            lambda found: isinstance(found, type) and all(hasattr(found, each) for each in methods),
+            lambda value: isinstance(value, type) and all(hasattr(value, each) for each in methods),
         )
-        return kind(place)
+        return kind(target)

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedhca2.methods import METHODS
-from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
+from fedhca2.run_folder.baseline import FREE as FREE_IN_BASELINE
 from fedhca2.run_folder.reader import RunFiles
 
 # Settings in which averaged runs may differ: none of these changes the results.
-FREE = {*FREE_BESIDE_LOCAL, "seed"} - {"method", "guard", "privacy", "devices"}
+FREE = {*FREE_IN_BASELINE, "seed"} - {"method", "guard", "privacy", "devices"}
 
 
 def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
@@ -18,7 +18,7 @@ def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
     """
     groups: dict[str, list[RunFiles]] = {}
     for run in runs:
-        group = groups.setdefault(without(run, FREE), [])
+        group = groups.setdefault(settings_text(run, FREE), [])
         if all(other.settings["seed"] != run.settings["seed"] for other in group):
             group.append(run)
     firsts = [group[0] for group in groups.values()]
@@ -29,30 +29,30 @@ def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
     return dict(zip(labels, groups.values(), strict=True))
 
 
-def without(run: RunFiles, free: Iterable[str]) -> str:
+def settings_text(run: RunFiles, free: Iterable[str]) -> str:
     """A run's settings as text, without those that are `free` to differ."""
-    return repr(sorted(flat({key: value for key, value in run.settings.items() if key not in free})))
+    return repr(sorted(flatten({key: value for key, value in run.settings.items() if key not in free})))
 
 
 def _label(run: RunFiles, rivals: Sequence[RunFiles], most: int | None) -> str:
     """The experiment's own label, or the method with what tells it from rivals: at most `most` settings."""
     if label := run.settings.get("label"):
         return str(label)
-    settings, own = [dict(flat(other.settings)) for other in rivals], dict(flat(run.settings))
+    settings, own = [dict(flatten(other.settings)) for other in rivals], dict(flatten(run.settings))
     parts = _parts(run)
     absent = [part for part in dict.fromkeys(part for other in rivals for part in _parts(other)) if part not in parts]
     named = [
         key
-        for key in differing(rivals)
+        for key in differing_keys(rivals)
         if key.split(".")[0] not in FREE and not any(f"{key}.".startswith(f"method.{part}.") for part in absent)
     ]
     if "clients" in named:  # they say which data sets are used
         named = ["clients", *(key for key in named if key != "clients" and not key.startswith("data."))]
     rare = [key for key in named if 2 * sum(other.get(key) == own.get(key) for other in settings) <= len(rivals)]
-    told = [f"{' and '.join(parts) or 'nothing'} only"] if absent else []
+    differences = [f"{' and '.join(parts) or 'nothing'} only"] if absent else []
     for key in rare[:most]:
-        told.append(_clients_of(run, rivals) if key == "clients" else _setting(key, own.get(key), named))
-    return ", ".join([run.method, *told])
+        differences.append(_clients_of(run, rivals) if key == "clients" else _setting(key, own.get(key), named))
+    return ", ".join([run.method, *differences])
 
 
 def _parts(run: RunFiles) -> list[str]:
@@ -81,8 +81,8 @@ def changed_settings(run: RunFiles) -> list[str]:
     if run.method not in METHODS:
         return []
     usual = METHODS[run.method].over(run.settings["rounds"]).model_dump(mode="json", exclude={"reference"})
-    defaults = dict(flat(usual))
-    own = flat({key: value for key, value in run.settings["method"].items() if key != "name"})
+    defaults = dict(flatten(usual))
+    own = flatten({key: value for key, value in run.settings["method"].items() if key != "name"})
     changed = {key: value for key, value in own if key not in defaults or defaults[key] != value}
     values: dict[str, set[str]] = {}
     for key, value in changed.items():
@@ -92,19 +92,19 @@ def changed_settings(run: RunFiles) -> list[str]:
     return list(dict.fromkeys(f"{named[key]}={value}" for key, value in changed.items()))
 
 
-def differing(runs: Sequence[RunFiles]) -> list[str]:
+def differing_keys(runs: Sequence[RunFiles]) -> list[str]:
     """The settings in which runs differ."""
-    settings = [dict(flat(run.settings)) for run in runs]
+    settings = [dict(flatten(run.settings)) for run in runs]
     keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if len({repr(one.get(key)) for one in settings}) > 1]
 
 
-def flat(value: Any, key: str = "", *, lists: bool = False) -> Iterator[tuple[str, Any]]:
+def flatten(value: Any, key: str = "", *, lists: bool = False) -> Iterator[tuple[str, Any]]:
     """List nested settings by path; a list is one value, unless `lists` with further settings count as nested too.
 
-    >>> list(flat({"method": {"name": "fedhca2", "encoder": {"c": 0.4}}}))
+    >>> list(flatten({"method": {"name": "fedhca2", "encoder": {"c": 0.4}}}))
     [('method.name', 'fedhca2'), ('method.encoder.c', 0.4)]
-    >>> list(flat({"clients": [{"tasks": ["sal"]}]}, lists=True))
+    >>> list(flatten({"clients": [{"tasks": ["sal"]}]}, lists=True))
     [('clients.0.tasks', ['sal'])]
     """
     items: Iterable[tuple[Any, Any]] | None = value.items() if isinstance(value, Mapping) else None
@@ -114,4 +114,4 @@ def flat(value: Any, key: str = "", *, lists: bool = False) -> Iterator[tuple[st
         yield key, value
         return
     for step, item in items:
-        yield from flat(item, f"{key}.{step}" if key else str(step), lists=lists)
+        yield from flatten(item, f"{key}.{step}" if key else str(step), lists=lists)

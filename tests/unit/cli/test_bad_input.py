@@ -56,11 +56,13 @@ def break_first(index, sample):
 def broken():
     """Every data set that is opened has a broken image."""
 
-    def opened(experiment):
-        found = {spec.data: opened_once(experiment.data[spec.data], experiment.task_set) for spec in experiment.specs}
-        return {name: OpenData(Altered(data.train, break_first), data.val) for name, data in found.items()}
+    def open_broken(experiment):
+        data_by_name = {
+            spec.data: opened_once(experiment.data[spec.data], experiment.task_set) for spec in experiment.specs
+        }
+        return {name: OpenData(Altered(data.train, break_first), data.val) for name, data in data_by_name.items()}
 
-    with patch("small_run.open_data_once", opened):
+    with patch("small_run.open_data_once", open_broken):
         yield
 
 
@@ -83,7 +85,7 @@ def test_too_many_broken_images_are_refused(tmp_path):
         run_small(small(skip_broken=True), tmp_path)
 
 
-def unlabelled(index, sample):
+def remove_labels(index, sample):
     """All pixels are unknown."""
     unknown = {"semseg": 255, "sal": 255, "depth": 0}
     return sample | {name: torch.full_like(sample[name], unknown[name]) for name in sample.keys() & unknown.keys()}
@@ -92,20 +94,20 @@ def unlabelled(index, sample):
 @pytest.mark.parametrize("name", ["road", "shop", "home"])
 def test_a_batch_without_a_valid_label_costs_nothing(name):
     client = clients_of(small())[name]
-    client.data.train.data = Altered(client.data.train.data, unlabelled)
+    client.data.train.data = Altered(client.data.train.data, remove_labels)
     reply = client.perform(Order(0, upload=UPDATES))
     assert (reply.failed, set(reply.losses.values())) == ("", {0.0})
 
 
 @pytest.mark.slow
 def test_a_client_that_diverges_is_left_out_and_named(tmp_path):
-    def spoilt(client, order, *args):
+    def spoil(client, order, *args):
         if client.name == "road":
             client.training = client.training.model_copy(update={"learning_rate": 1e38})
         return perform(client, order, *args)
 
     perform = Client.perform
-    with patch.object(Client, "perform", spoilt):
+    with patch.object(Client, "perform", spoil):
         run_small(small(rounds=1), tmp_path)
     refused = [event["refused"] for event in events(tmp_path) if event["event"] == "round"]
     assert [list(each) for each in refused] == [["road"]]

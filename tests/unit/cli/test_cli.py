@@ -9,7 +9,7 @@ import typer
 
 from command import invoke, refused
 from fedhca2.cli import app
-from fedhca2.cli.app import clear_errors, print_anywhere
+from fedhca2.cli.app import print_anywhere, report_errors
 from fedhca2.version import __version__
 
 
@@ -52,12 +52,12 @@ def test_every_argument_and_option_has_a_help_text_and_a_default(words):
         if info.hidden:
             continue
         assert info.help.split()[0] in shown
-        known = parameter.default not in (None, "") or isinstance(info.show_default, str)
-        assert parameter.required or getattr(parameter, "is_flag", False) or known, parameter.name
+        has_default = parameter.default not in (None, "") or isinstance(info.show_default, str)
+        assert parameter.required or getattr(parameter, "is_flag", False) or has_default, parameter.name
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_what_a_command_writes_is_called_out(words):
+def test_the_option_for_output_is_called_out(words):
     options = {name for parameter in COMMANDS[words].params for name in parameter.opts}
     assert ("--out" in options) == ("-o" in options)
     assert "--output" not in options
@@ -73,10 +73,10 @@ def test_a_mistyped_command_gets_one_suggestion(words, meant):
     assert (done.exit_code, done.output.count(f"Did you mean '{meant}'?")) == (2, 1)
 
 
-@pytest.mark.parametrize(("text", "found"), [("", "an empty file"), ("3", "3"), ("- a", "['a']")])
-def test_a_file_without_settings_is_named(tmp_path, text, found):
+@pytest.mark.parametrize(("text", "got"), [("", "an empty file"), ("3", "3"), ("- a", "['a']")])
+def test_a_file_without_settings_is_named(tmp_path, text, got):
     (path := tmp_path / "plain.yaml").write_text(text)
-    assert refused("run", path) == f"error: {path}: expected a mapping of keys to values, got {found}\n"
+    assert refused("run", path) == f"error: {path}: expected a mapping of keys to values, got {got}\n"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_run_over_flower_takes_no_other_settings(tmp_path):
 
 
 def test_ctrl_c_is_a_line_and_exit_code_130(capsys):
-    with pytest.raises(typer.Exit) as ended, clear_errors():
+    with pytest.raises(typer.Exit) as ended, report_errors():
         raise KeyboardInterrupt
     assert (ended.value.exit_code, capsys.readouterr().err) == (130, "interrupted\n")
 

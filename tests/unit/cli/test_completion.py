@@ -11,11 +11,11 @@ from fedhca2.reports.tracking import TRACKERS
 from made_run import made_run
 
 
-def proposed(line):
+def proposals(line):
     """The words that are proposed at the end of a line."""
     words = f"fedhca2 {line}"
-    asked = {"_FEDHCA2_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    return printed(env=asked, prog_name="fedhca2").splitlines()
+    environment = {"_FEDHCA2_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    return printed(env=environment, prog_name="fedhca2").splitlines()
 
 
 @pytest.mark.parametrize(
@@ -34,28 +34,28 @@ def proposed(line):
     ],
 )
 def test_a_line_is_completed(line, words):
-    assert sorted(proposed(line)) == sorted(words)
+    assert sorted(proposals(line)) == sorted(words)
 
 
 def test_clients_of_a_run_are_completed(tmp_path):
     (made_run(tmp_path / "run").path / "models").mkdir()
     for client in ("home", "road", "shop"):
         (tmp_path / "run" / "models" / f"{client}.safetensors").touch()
-    assert proposed(f"export {tmp_path}/run --client ho") == ["home"]
+    assert proposals(f"export {tmp_path}/run --client ho") == ["home"]
 
 
 def test_files_of_experiments_are_completed(tmp_path):
     (tmp_path / "mine.yaml").touch()
     (tmp_path / "mine.txt").touch()
-    assert proposed(f"run {tmp_path}/m") == [f"{tmp_path}/mine.yaml"]
+    assert proposals(f"run {tmp_path}/m") == [f"{tmp_path}/mine.yaml"]
 
 
 def test_run_folders_are_completed(tmp_path, monkeypatch):
     made_run(tmp_path / "runs" / "first")
     made_run(tmp_path / "runs" / "sweep" / "second")
     monkeypatch.chdir(tmp_path)
-    assert proposed("report ") == ["runs/first", "runs/sweep/"]
-    assert proposed("resume runs/sweep/") == ["runs/sweep/second"]
+    assert proposals("report ") == ["runs/first", "runs/sweep/"]
+    assert proposals("resume runs/sweep/") == ["runs/sweep/second"]
 
 
 @pytest.mark.parametrize("line", ["run dem", "run demo --set roun", "methods fed"])
@@ -64,8 +64,8 @@ def test_nothing_slow_is_imported(line):
     words = {"COMP_WORDS": f"fedhca2 {line}", "COMP_CWORD": str(1 + line.count(" "))}
     environment = {**os.environ, "_FEDHCA2_COMPLETE": "complete_bash", **words}
     command = [sys.executable, "-c", code.replace("main()", "sys.argv[0] = 'fedhca2'; main()", 1)]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
-    assert {"torch", "numpy", "pydantic"} & set(found) == set()
+    imported = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
+    assert {"torch", "numpy", "pydantic"} & set(imported) == set()
 
 
 def test_a_value_follows_a_key_without_a_space_in_bash(tmp_path):

@@ -15,7 +15,7 @@ from small_run import clients_of, small
 
 pytestmark = pytest.mark.slow
 SIZE = (32, 32)
-PLACES = {
+FOLDERS = {
     "pascal_context": (
         *("JPEGImages", "semseg/VOC12", "sal_distill", "normals_distill", "pascal-context/trainval", "human_parts"),
         *("ImageSets/Context", "ImageSets/Parts", "json"),
@@ -24,7 +24,7 @@ PLACES = {
 }
 
 
-def mutated(data, rng):
+def mutate(data, rng):
     """Truncate content, change bytes in its header or anywhere, prepend bytes, or replace it."""
     changed, kind = bytearray(data), rng.randrange(5)
     if kind == 0:
@@ -44,27 +44,27 @@ def mutated(data, rng):
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory):
-    roots = {layout: tmp_path_factory.mktemp(layout) / "root" for layout in PLACES}
+    roots = {layout: tmp_path_factory.mktemp(layout) / "root" for layout in FOLDERS}
     for layout, root in roots.items():
         write_scenes(layout, root, 1, 1, SIZE, seed=0)
     return roots
 
 
-@pytest.mark.parametrize("layout", PLACES)
+@pytest.mark.parametrize("layout", FOLDERS)
 def test_checking_a_mutated_archive_names_what_is_broken(archives, layout, tmp_path):
-    rng, root, found = random.Random(layout), tmp_path / "root", 0
+    rng, root, named = random.Random(layout), tmp_path / "root", 0
     shutil.copytree(archives[layout], root)
     for number in range(45):
-        folder = root / PLACES[layout][number % len(PLACES[layout])]
+        folder = root / FOLDERS[layout][number % len(FOLDERS[layout])]
         file = rng.choice(sorted(folder.iterdir()))
         whole = file.read_bytes()
-        file.write_bytes(mutated(whole, rng))
+        file.write_bytes(mutate(whole, rng))
         done = invoke("data", "check", root)  # which loads every sample
         assert (done.exit_code in (0, 1), done.stderr) == (True, ""), (file, done.output)
         assert isinstance(done.exception, SystemExit | None), (file, done.exception)
-        found += f"broken: {file}: " in done.output
+        named += f"broken: {file}: " in done.output
         file.write_bytes(whole)
-    assert found > 20
+    assert named > 20
 
 
 @pytest.fixture(scope="module")
@@ -79,22 +79,22 @@ def run(tmp_path_factory):
     return folder
 
 
-def predicted(run, image, tmp_path):
+def predict(run, image, tmp_path):
     """Whether a prediction was written; if not, one line says what is wrong."""
     done = invoke("predict", run, image, "--client", "home", "-o", tmp_path / "out")
     assert done.exit_code == 0 or (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
     return done.exit_code == 0
 
 
-@pytest.mark.parametrize("place", ["images/0000000.png", "JPEGImages/0000000.jpg"])
-def test_predicting_a_mutated_image_is_a_picture_or_a_line(archives, run, tmp_path, place):
-    rng = random.Random(place)
-    whole = next(root / place for root in archives.values() if (root / place).exists())
+@pytest.mark.parametrize("file", ["images/0000000.png", "JPEGImages/0000000.jpg"])
+def test_predicting_a_mutated_image_is_a_picture_or_a_line(archives, run, tmp_path, file):
+    rng = random.Random(file)
+    whole = next(root / file for root in archives.values() if (root / file).exists())
     image = tmp_path / whole.name
     outcomes = []
     for _ in range(30):
-        image.write_bytes(mutated(whole.read_bytes(), rng))
-        outcomes.append(predicted(run, image, tmp_path))
+        image.write_bytes(mutate(whole.read_bytes(), rng))
+        outcomes.append(predict(run, image, tmp_path))
     assert outcomes.count(False) > 10
 
 
@@ -104,8 +104,8 @@ def test_predicting_with_a_mutated_model_is_a_picture_or_a_line(archives, run, t
     model = tmp_path / "run" / "models" / "home.safetensors"
     whole, outcomes = model.read_bytes(), []
     for _ in range(30):
-        model.write_bytes(mutated(whole, rng))
-        outcomes.append(predicted(tmp_path / "run", image, tmp_path))
+        model.write_bytes(mutate(whole, rng))
+        outcomes.append(predict(tmp_path / "run", image, tmp_path))
     assert outcomes.count(False) > 10
 
 
@@ -129,7 +129,7 @@ def test_mutated_weights_are_used_or_refused_in_a_line(tmp_path, suffix):
     rng, whole, path = random.Random(suffix), _weights()[suffix], tmp_path / f"weights{suffix}"
     refused = 0
     for _ in range(30):
-        path.write_bytes(mutated(whole, rng))
+        path.write_bytes(mutate(whole, rng))
         line = refusal(path)
         assert not line or (str(path) in line and "\n" not in line)
         refused += bool(line)

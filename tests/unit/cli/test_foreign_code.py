@@ -14,7 +14,7 @@ from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run
 from small_run import run_small, small
 
-PLACES = {
+SETTINGS = {
     "method": {"method": {"name": "KIND", "encoder": None, "decoder": None}},
     "data": {"data": {"mine": {"kind": "KIND"}}},
     "task": {"tasks": {"count": {"kind": "KIND"}}},
@@ -52,7 +52,7 @@ USING = {
 
 
 @pytest.fixture
-def sent(tmp_path, monkeypatch):
+def send_run(tmp_path, monkeypatch):
     """A function that makes a run which names code in some way; the code leaves a mark. We are in its folder."""
     mark, run = tmp_path / "ran", tmp_path / "run"
     made_run(run)
@@ -66,60 +66,64 @@ def sent(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)  # what `python -m fedhca2` does with the working directory
     monkeypatch.chdir(run)
 
-    def send(place, name, file="config.yaml"):
+    def send(setting, name, file="config.yaml"):
         path = f"{NAMES[name].format(run=run)}:THING"
         config = yaml.safe_load((run / "config.yaml").read_text())
         (run / file).parent.mkdir(exist_ok=True)
-        (run / file).write_text(yaml.safe_dump(config | json.loads(json.dumps(PLACES[place]).replace("KIND", path))))
+        (run / file).write_text(
+            yaml.safe_dump(config | json.loads(json.dumps(SETTINGS[setting]).replace("KIND", path)))
+        )
         return run, mark
 
     return send
 
 
-def called(words, run):
+def call(words, run):
     return invoke(*(word.format(run=run) for word in words))
 
 
 @pytest.mark.parametrize("command", USING)
 @pytest.mark.parametrize(
-    ("place", "name"), [*((place, "outside") for place in PLACES), *(("method", n) for n in NAMES)]
+    ("setting", "name"), [*((setting, "outside") for setting in SETTINGS), *(("method", n) for n in NAMES)]
 )
-def test_a_command_that_needs_the_code_refuses_it_and_says_how_to_allow_it(sent, command, place, name):
-    run, mark = sent(place, name)
+def test_a_command_that_needs_the_code_refuses_it_and_says_how_to_allow_it(send_run, command, setting, name):
+    run, mark = send_run(setting, name)
     if command == "flower serve":
         (run / "flower.json").write_text(json.dumps({"run": "0", "engine": "flower", "flower_run": 1}))
-    done = called(USING[command], run)
+    done = call(USING[command], run)
     assert (done.exit_code, mark.exists()) == (2, False)
     assert "config.yaml: expected code that you have run" in done.stderr
     assert "--allow-code" in done.stderr
 
 
 @pytest.mark.parametrize("command", READING)
-@pytest.mark.parametrize(("place", "name"), [*((place, "outside") for place in PLACES), *(("task", n) for n in NAMES)])
-def test_a_command_that_only_reads_runs_no_code(sent, command, place, name):
-    run, mark = sent(place, name)
-    called(READING[command], run)
+@pytest.mark.parametrize(
+    ("setting", "name"), [*((setting, "outside") for setting in SETTINGS), *(("task", n) for n in NAMES)]
+)
+def test_a_command_that_only_reads_runs_no_code(send_run, command, setting, name):
+    run, mark = send_run(setting, name)
+    call(READING[command], run)
     assert not mark.exists()
 
 
 @pytest.mark.parametrize("command", ["runs", "report", "watch"])
-@pytest.mark.parametrize("place", [place for place in PLACES if "task" not in place])
-def test_a_command_that_only_reads_needs_no_code(sent, command, place):
-    run, _ = sent(place, "absolute")
-    done = called(READING[command], run)
+@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if "task" not in setting])
+def test_a_command_that_only_reads_needs_no_code(send_run, command, setting):
+    run, _ = send_run(setting, "absolute")
+    done = call(READING[command], run)
     assert (done.exit_code, "unreadable" in done.stdout) == (0, False), done.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", ["report", "evaluate"])
-def test_code_that_a_baseline_names_does_not_run(sent, command, name):
-    run, mark = sent("task", name, "baseline/config.yaml")
-    called((READING | USING)[command], run)
+def test_code_that_a_baseline_names_does_not_run(send_run, command, name):
+    run, mark = send_run("task", name, "baseline/config.yaml")
+    call((READING | USING)[command], run)
     assert not mark.exists()
 
 
-def test_a_list_shows_a_run_whose_tasks_are_unknown(sent):
-    sent("task", "absolute")
+def test_a_list_shows_a_run_whose_tasks_are_unknown(send_run):
+    send_run("task", "absolute")
     (listed,) = as_json("runs", ".")
     assert (listed["state"], listed["method"], listed["round"], listed["delta_m"]) == ("finished", "fedhca2", 3, 0.0)
 
@@ -131,16 +135,16 @@ def trained(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("place", ["method", "data", "task", "encoder", "client"])
-def test_code_that_a_checkpoint_names_does_not_run(trained, tmp_path, place):
+@pytest.mark.parametrize("setting", ["method", "data", "task", "encoder", "client"])
+def test_code_that_a_checkpoint_names_does_not_run(trained, tmp_path, setting):
     run, mark, evil = tmp_path / "run", tmp_path / "ran", tmp_path / "evil.py"
     shutil.copytree(trained, run)
     evil.write_text(f"open({str(mark)!r}, 'w')")
     (server,) = run.glob("checkpoints/*/server.safetensors")
     state = load_state(server)
-    state.values["experiment"] |= json.loads(json.dumps(PLACES[place]).replace("KIND", f"{evil}:THING"))
+    state.values["experiment"] |= json.loads(json.dumps(SETTINGS[setting]).replace("KIND", f"{evil}:THING"))
     save_state(server, state)
-    done = called(["resume", "{run}", "--set", "rounds=2"], run)
+    done = call(["resume", "{run}", "--set", "rounds=2"], run)
     assert (done.exit_code, mark.exists()) == (2, False)
     assert "server.safetensors: expected code that you have run" in done.stderr
 
@@ -182,7 +186,7 @@ def test_code_that_another_user_has_run_needs_permission_until_it_is_allowed(rec
 
 def test_allowed_code_runs(received):
     run, code = received
-    done = called(["evaluate", "{run}", "--client", "road", "--allow-code", str(code)], run)
+    done = call(["evaluate", "{run}", "--client", "road", "--allow-code", str(code)], run)
     assert done.exit_code == 0, done.stderr
 
 
@@ -194,7 +198,7 @@ def test_a_home_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("changed", ["package/__init__.py", "package/inner.py"])
-def test_a_module_is_known_with_its_packages(tmp_path, monkeypatch, changed):
+def test_a_module_is_trusted_together_with_its_packages(tmp_path, monkeypatch, changed):
     package = tmp_path / "package"
     package.mkdir()
     for file in ("__init__.py", "inner.py"):

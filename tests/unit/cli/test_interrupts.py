@@ -1,4 +1,4 @@
-"""Ctrl-C at awkward moments: during an import, and a second time; and a site that is told to stop."""
+"""Ctrl-C at awkward moments: during an import, and a second time; and a site that gets SIGTERM."""
 
 import os
 import pty
@@ -51,20 +51,20 @@ def run(code, **options):
 
 def test_ctrl_c_during_an_import_is_one_line(tmp_path):
     (tmp_path / "slow.py").write_text(SWALLOWING)
-    found = run(IMPORTING, cwd=tmp_path, capture_output=True)
-    assert (found.returncode, found.stderr) == (130, "interrupted\n")
+    done = run(IMPORTING, cwd=tmp_path, capture_output=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
 def test_a_second_ctrl_c_shows_the_cursor_again():
-    ours, theirs = pty.openpty()
-    found = run(TWICE, stdout=theirs, stderr=subprocess.DEVNULL)
-    os.close(theirs)
-    assert (found.returncode, os.read(ours, 100)) == (-signal.SIGINT, b"\x1b[?25h")
+    reader, terminal = pty.openpty()
+    done = run(TWICE, stdout=terminal, stderr=subprocess.DEVNULL)
+    os.close(terminal)
+    assert (done.returncode, os.read(reader, 100)) == (-signal.SIGINT, b"\x1b[?25h")
 
 
 def test_a_signal_while_a_line_is_written_stops_the_run_all_the_same():
-    found = run(WRITING, capture_output=True)
-    assert (found.returncode, "stopping after this round" in found.stderr) == (0, True)
+    done = run(WRITING, capture_output=True)
+    assert (done.returncode, "stopping after this round" in done.stderr) == (0, True)
 
 
 def test_an_exit_that_a_library_catches_is_carried_out_all_the_same():

@@ -7,7 +7,7 @@ import pytest
 from command import as_json, invoke, printed, refused
 from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS, components_of
-from fedhca2.reports.variants import flat
+from fedhca2.reports.variants import flatten
 from fedhca2.run_folder.folder import lock_folder
 from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.reader import RunFiles
@@ -47,12 +47,12 @@ def test_a_list_has_method_rounds_and_gain(folder):
 
 
 def test_the_table_has_a_row_for_each_run(folder):
-    found = printed("runs", folder)
-    assert all(state in found for state in ("finished", "interrupted", "failed", "unreadable", "+10.0%"))
+    table = printed("runs", folder)
+    assert all(state in table for state in ("finished", "interrupted", "failed", "unreadable", "+10.0%"))
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "expected"),
     [
         (["runs", "."], ["deep/er/interrupted"]),
         (["watch", "--once", "a-finished"], ["│ road ", "│ home "]),
@@ -61,14 +61,14 @@ def test_the_table_has_a_row_for_each_run(folder):
         (["methods", "fedhca2"], ["local | average | recalibrate"]),
     ],
 )
-def test_a_pipe_gets_whole_lines_whatever_they_take(folder, monkeypatch, words, wanted):
+def test_a_pipe_gets_whole_lines_of_any_length(folder, monkeypatch, words, expected):
     deep = folder / f"a folder {'with a long name ' * 10}"
     deep.mkdir()
     (folder / "deep").rename(deep / "deep")
     monkeypatch.chdir(folder)
     monkeypatch.delenv("COLUMNS", raising=False)
     lines = invoke(*words).output
-    for text in wanted:
+    for text in expected:
         assert text in lines
     assert "…" not in lines
 
@@ -93,10 +93,10 @@ def page(*words):
     return printed("methods", *words, env={"COLUMNS": "80"}).splitlines()
 
 
-def test_the_list_names_every_method_with_its_reference_and_settings_with_their_bounds():
-    found = page()
+def test_methods_are_listed_with_their_reference_and_settings_with_bounds():
+    lines = page()
     for name, method in METHODS.items():
-        assert any(line.startswith(name) and method.reference in line for line in found)
+        assert any(line.startswith(name) and method.reference in line for line in lines)
     row = next(line for line in page("fedprox") if line.strip().startswith("mu"))
     assert row.split(maxsplit=4)[:4] == ["mu", "0.01", "≥", "0"]
     assert "strength of the pull" in row
@@ -128,21 +128,21 @@ def test_experiments_are_listed_by_the_words_that_they_mention():
 
 def test_settings_have_a_meaning_and_are_found_by_words():
     assert [setting["key"] for setting in as_json("config", "show") if not setting["meaning"]] == []
-    found = as_json("config", "show", "--find", "warm-up", "--find", "epochs")
-    assert [setting["key"] for setting in found] == ["training.schedule.warmup_epochs"]
+    matches = as_json("config", "show", "--find", "warm-up", "--find", "epochs")
+    assert [setting["key"] for setting in matches] == ["training.schedule.warmup_epochs"]
 
 
 def test_every_setting_of_an_experiment_has_its_value():
     changed = as_json("config", "show", "demo", "--set", "method.c=0.3", "--set", "clients.0.epochs=4")
-    found = {setting["key"]: (setting["value"], setting["default"]) for setting in changed}
-    assert found["method.encoder.c"] == ("0.3", "0.4")
-    assert found["clients.0.epochs"] == ("4", "null")
-    assert found["data.indoor.train"] == ("120", "200")
-    assert found["training.learning_rate"] == ("0.002", "0.0001")
+    values = {setting["key"]: (setting["value"], setting["default"]) for setting in changed}
+    assert values["method.encoder.c"] == ("0.3", "0.4")
+    assert values["clients.0.epochs"] == ("4", "null")
+    assert values["data.indoor.train"] == ("120", "200")
+    assert values["training.learning_rate"] == ("0.002", "0.0001")
 
 
 def test_the_settings_of_an_experiment_are_what_a_run_writes_down():
-    written = dict(flat(Experiment.load("demo").to_dict(), lists=True)).keys()
+    written = dict(flatten(Experiment.load("demo").to_dict(), lists=True)).keys()
     shown = {setting["key"] for setting in as_json("config", "show", "demo")}
     assert sorted(key for key in written - {"method.name"} if key not in shown) == []
 

@@ -66,16 +66,16 @@ BROKEN = """class Broken:
 """
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("requested", [True, False])
 @pytest.mark.parametrize("command", [["data", "info"], ["run", "--dry-run"]])
-def test_the_traceback_of_own_code_is_printed_on_request(tmp_path, command, wanted):
+def test_the_traceback_of_own_code_is_printed_on_request(tmp_path, command, requested):
     (tmp_path / "own.py").write_text(BROKEN)
     clients = {"training": {"batch_size": 2}, "clients": [{"data": "own", "tasks": ["depth"]}]}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({"data": {"own": {"kind": "own.py:Broken"}}, **clients}))
-    done = invoke(*command, tmp_path / "own.yaml", *["--traceback"] * wanted)
+    done = invoke(*command, tmp_path / "own.yaml", *["--traceback"] * requested)
     assert done.exit_code == 2
     assert "(own.py, line 11)" in done.stderr
-    assert ('return {}["later"]' in done.stderr) == wanted
+    assert ('return {}["later"]' in done.stderr) == requested
 
 
 METHOD = """

@@ -37,22 +37,22 @@ def test_a_forecast_has_the_bytes_of_the_run(config, swept):
     lines = (swept[0] / "method.c-0.5" / "seed-0" / "metrics.jsonl").read_text().splitlines()
     events = [event for event in map(json.loads, lines) if event["event"] == "client" and event["round"] == 1]
     expected = {event["client"]: (event["bytes_up"], event["bytes_down"]) for event in events}
-    found = as_json("run", config, "--dry-run")["clients"]
-    assert {client["client"]: (client["bytes_up"], client["bytes_down"]) for client in found} == expected
+    output = as_json("run", config, "--dry-run")["clients"]
+    assert {client["client"]: (client["bytes_up"], client["bytes_down"]) for client in output} == expected
 
 
 def test_a_forecast_knows_the_memory_of_steps_with_random_draws_and_leaves_nothing(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found, output = as_json("run", config, "--dry-run"), printed("run", config, "--dry-run")
-    assert found["config"]["model"]["encoder"]["drop_path"] > 0
-    assert found["memory"]["steps"] > 0
-    assert output.startswith("name: small\n")
-    assert "Dry run" in output
+    plan, text = as_json("run", config, "--dry-run"), printed("run", config, "--dry-run")
+    assert plan["config"]["model"]["encoder"]["drop_path"] > 0
+    assert plan["memory"]["steps"] > 0
+    assert text.startswith("name: small\n")
+    assert "Dry run" in text
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("mistake", "place"),
+    ("mistake", "prefix"),
     [
         (("--set", "model.encoder.name=nothing"), "model"),
         (("--baseline", "nowhere"), "--baseline nowhere"),
@@ -64,21 +64,21 @@ def test_a_forecast_knows_the_memory_of_steps_with_random_draws_and_leaves_nothi
     ],
 )
 @pytest.mark.parametrize("how", [(), ("--dry-run",)])
-def test_a_mistake_is_the_same_line_in_a_run_and_in_its_forecast(config, tmp_path, how, mistake, place):
+def test_a_mistake_is_the_same_line_in_a_run_and_in_its_forecast(config, tmp_path, how, mistake, prefix):
     (tmp_path / "file").write_text("full")
     words = [word.replace("{folder}", str(tmp_path)) for word in mistake]
     out = () if "--out" in words else ("--out", tmp_path / "out")
     line = refused("run", config, *how, *out, *words)
-    assert line.startswith(f"error: {place.replace('{folder}', str(tmp_path))}")
+    assert line.startswith(f"error: {prefix.replace('{folder}', str(tmp_path))}")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
 def test_a_sweep_has_a_row_for_each_value_and_a_figure_that_names_the_setting(swept):
-    out, found = swept
-    assert {row["method"] for row in found["table"]} == {"local", "fedhca2, c=0.2", "fedhca2, c=0.5"}
+    out, output = swept
+    assert {row["method"] for row in output["table"]} == {"local", "fedhca2, c=0.2", "fedhca2, c=0.5"}
     assert {"table.md", "sweep.svg", "report.html"} <= {path.name for path in out.iterdir()}
-    assert found["failed"] == {}
+    assert output["failed"] == {}
     assert "Δm % ↑ over method.c: 0.2: " in (out / "sweep.svg").read_text("utf-8")
 
 
@@ -91,23 +91,23 @@ def test_values_that_change_local_have_their_own(config, tmp_path):
 @pytest.mark.slow
 def test_a_sweep_over_two_settings_has_a_row_for_each_combination(config, tmp_path):
     swept = ("--over", "method.c=0.2,0.5", "--over", "training.learning_rate=0.001,0.002")
-    found = as_json("sweep", config, *swept, "--set", "rounds=1", "--out", tmp_path / "out")["table"]
+    output = as_json("sweep", config, *swept, "--set", "rounds=1", "--out", tmp_path / "out")["table"]
     combinations = {f"fedhca2, c={c}, learning_rate={rate}" for c in (0.2, 0.5) for rate in (0.001, 0.002)}
-    assert {row["method"] for row in found if not row["method"].startswith("local")} == combinations
-    assert len({row["method"] for row in found}) == len(combinations) + 2  # a Local for each learning rate
+    assert {row["method"] for row in output if not row["method"].startswith("local")} == combinations
+    assert len({row["method"] for row in output}) == len(combinations) + 2  # a Local for each learning rate
     assert not (tmp_path / "out" / "sweep.svg").exists()
 
 
 @pytest.mark.slow
 def test_a_sweep_over_copies_has_a_curve_for_each_method(config, tmp_path):
     swept = ("--over", "copies=1,2", "--methods", "local,fedavg", "--seeds", 2, "--set", "rounds=1")
-    found = as_json("sweep", config, *swept, "--set", "data.indoor.train=4", "--out", tmp_path / "out")
-    rows = {row["method"]: row["mean"] for row in found["table"] if row["metric"] == "Δm"}
+    output = as_json("sweep", config, *swept, "--set", "data.indoor.train=4", "--out", tmp_path / "out")
+    rows = {row["method"]: row["mean"] for row in output["table"] if row["metric"] == "Δm"}
     methods = ("fedhca2", "local", "fedavg")
     assert set(rows) == {f"{method}, {count} of each" for method in methods for count in (1, 2)}
     drawing = (tmp_path / "out" / "sweep.svg").read_text("utf-8")
-    told = {method: "; ".join(f"{n}: {rows[f'{method}, {n} of each']:.4g}" for n in (1, 2)) for method in methods}
-    assert f"over copies: {' | '.join(f'{method}: {values}' for method, values in told.items())}" in drawing
+    means = {method: "; ".join(f"{n}: {rows[f'{method}, {n} of each']:.4g}" for n in (1, 2)) for method in methods}
+    assert f"over copies: {' | '.join(f'{method}: {values}' for method, values in means.items())}" in drawing
     assert drawing.count("<circle") == len(methods) * 2 * 2  # a point for each seed
 
 

@@ -6,11 +6,11 @@ from fedhca2.clients.privacy import epsilon
 from fedhca2.federation.flower.deploy.site_config import Ledger, Sent, SiteConfig
 
 
-def test_a_plan_computes_the_third_of_noise_budget_and_rounds_and_what_dp_accounting_says():
-    found = as_json("privacy", "plan", "--epsilon", 8, "--rounds", 100, "--delta", 1e-6)
-    assert found["epsilon"] == epsilon(found["noise"], 100, 1e-6) == pytest.approx(8, rel=1e-3)
-    found = as_json("privacy", "plan", "--noise", 4, "--rounds", 100)
-    assert found["epsilon"] == epsilon(4.0, 100) == pytest.approx(found["dp_accounting"], rel=1e-3)
+def test_a_plan_computes_noise_budget_or_rounds_from_the_other_two():
+    plan = as_json("privacy", "plan", "--epsilon", 8, "--rounds", 100, "--delta", 1e-6)
+    assert plan["epsilon"] == epsilon(plan["noise"], 100, 1e-6) == pytest.approx(8, rel=1e-3)
+    plan = as_json("privacy", "plan", "--noise", 4, "--rounds", 100)
+    assert plan["epsilon"] == epsilon(4.0, 100) == pytest.approx(plan["dp_accounting"], rel=1e-3)
     assert as_json("privacy", "plan", "--noise", 4, "--epsilon", 8)["rounds"] == 44
 
 
@@ -48,6 +48,6 @@ def test_a_site_reads_what_it_has_spent(tmp_path):
     for run, round in (("one", 0), ("one", 1), ("two", 0)):
         Ledger.of(site).charge(Sent(run=run, round=round, noise=2.0, digest=f"{run}{round}"), site.privacy)
     rows = as_json("privacy", "spent", file)
-    found = [(row["run"], row["updates"], row["budget"]) for row in rows]
-    assert found == [("one", 2, None), ("two", 1, None), ("all runs", 3, 9.0)]
+    totals = [(row["run"], row["updates"], row["budget"]) for row in rows]
+    assert totals == [("one", 2, None), ("two", 1, None), ("all runs", 3, 9.0)]
     assert rows[-1]["epsilon"] == pytest.approx(epsilon(2.0, 3, 1e-6))

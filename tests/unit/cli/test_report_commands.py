@@ -1,6 +1,5 @@
 """`fedhca2 report`, `picture` and `compare`: what they accept, write and print."""
 
-import json
 from io import StringIO
 
 import pytest
@@ -23,17 +22,9 @@ def test_report_takes_several_runs(tmp_path):
     assert "Gain over local" in (tmp_path / "page.html").read_text("utf-8")
 
 
-def test_report_of_no_run_is_one_line(tmp_path):
-    refused("report", tmp_path)
-
-
-def test_runs_without_a_column_in_common_are_one_line(tmp_path):
-    runs = [made_run(tmp_path / "a", "local").path, made_run(tmp_path / "b").path]
-    for run, clients in zip(runs, (["road", "shop"], ["home"]), strict=True):
-        result = json.loads((run / "result.json").read_text())
-        result["clients"] = {client: result["clients"][client] for client in clients}
-        (run / "result.json").write_text(json.dumps(result))
-    assert "in common" in refused("report", *runs)
+@pytest.mark.parametrize("command", ["report", "watch"])
+def test_a_folder_without_a_run_is_one_line(command, tmp_path):
+    refused(command, tmp_path)
 
 
 @pytest.mark.parametrize("option", ["--out", "--output", "-o"])
@@ -52,7 +43,7 @@ def test_picture_names_its_file_after_the_client_and_the_sample(tmp_path, monkey
 
 def test_a_comparison_says_how_many_runs_wait():
     console = ParallelConsole(Console(file=StringIO(), width=200), total=4, done=0)
-    console.said -= 61  # a line each minute
+    console.last_printed -= 61  # a line each minute
     console.polled([], 3)
     assert console.console.file.getvalue() == "3 more waiting\n"
 

@@ -44,8 +44,8 @@ def test_the_baseline_is_a_run_of_local(finished):
 
 
 def client_events(folder):
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [event for event in found if event["event"] == "client"]
+    events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [event for event in events if event["event"] == "client"]
 
 
 def test_local_sends_nothing_but_losses_and_scores_and_bytes_add_up(finished):

@@ -23,7 +23,7 @@ def events(tmp_path):
     return made_run(tmp_path, finished=False).events
 
 
-def read_in_turn(folder, *contents):
+def read_each_version(folder, *contents):
     """The events of each read of a run, whose file changes in between; it is finished when the file is at its last."""
     file, left = folder / "metrics.jsonl", [*contents, None]
 
@@ -34,21 +34,21 @@ def read_in_turn(folder, *contents):
 
     write()
     lock = lock_folder(folder)
-    found = list(follow(folder, pause=write))
+    reads = list(follow(folder, pause=write))
     lock.release()
-    return found
+    return reads
 
 
 def test_only_whole_lines_are_read_and_each_once(tmp_path, events):
     whole = (tmp_path / "metrics.jsonl").read_bytes()
-    first, second = read_in_turn(tmp_path, whole[: len(whole) // 2], whole)
+    first, second = read_each_version(tmp_path, whole[: len(whole) // 2], whole)
     assert first + second == events
 
 
 def test_events_that_were_taken_back_or_replaced_are_all_read_again(tmp_path, events):
     lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     others = [*lines[:5], *reversed(lines[6:])]  # more bytes than the nine lines, and without the last of them
-    reads = read_in_turn(tmp_path, *map(b"".join, (lines, lines[:5], [], lines[:9], others)))
+    reads = read_each_version(tmp_path, *map(b"".join, (lines, lines[:5], [], lines[:9], others)))
     assert reads == [events, events[:5], [], events[:9], [*events[:5], *reversed(events[6:])]]
 
 
@@ -79,9 +79,9 @@ def test_a_comparison_cannot_be_sent_to_a_tracker(tmp_path):
     assert "--track tensorboard=there: expected the folder of one run" in line
 
 
-def test_every_score_loss_and_weight_is_a_scalar_and_a_score_belongs_to_the_rounds_before_it(tmp_path):
-    found = {scalar.tag for event in made_run(tmp_path).events for scalar in scalars(event)}
-    assert {"road/semseg/miou", "home/depth/loss", "weights/road/encoder", "weights/home/decoder.depth/1"} <= found
+def test_scores_losses_and_weights_are_scalars_and_scores_count_rounds_before_them(tmp_path):
+    tags = {scalar.tag for event in made_run(tmp_path).events for scalar in scalars(event)}
+    assert {"road/semseg/miou", "home/depth/loss", "weights/road/encoder", "weights/home/decoder.depth/1"} <= tags
     event = {"event": "metric", "round": 2, "client": "a", "task": "sal", "metric": "max_f", "value": 1.0}
     assert list(scalars(event)) == [Scalar("a/sal/max_f", 2, 1.0)]
 
@@ -98,10 +98,6 @@ def test_the_board_says_that_local_comes_first(tmp_path):
     console = Console(file=StringIO(), width=200)
     console.print(LiveStatus(made_run(tmp_path, finished=False)))
     assert "local baseline is trained first" in console.file.getvalue()
-
-
-def test_the_command_refuses_what_is_no_run(tmp_path):
-    refused("watch", tmp_path)
 
 
 @pytest.mark.parametrize(

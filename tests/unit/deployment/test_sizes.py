@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from fedhca2.clients import DeviceSlot
 from fedhca2.clients.evaluation import evaluate, sample_predictions
 from fedhca2.deployment import Trained
-from fedhca2.deployment.export import export, exported
+from fedhca2.deployment.export import build_exported, export
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import plan_clients
@@ -35,9 +35,15 @@ class Noise:
 """
 CLIENT, TASKS = "noise", ["normals", "regression"]
 SIZES = [(7, 5), (16, 16), (31, 32), (32, 32), (33, 47), (40, 64), (48, 48), (65, 33), (80, 100), (96, 64)]
+AGREEING = [  # the size in training, that of the images if it is another, and settings
+    *((size, None, {}) for size in SIZES),
+    *(((48, 48), smaller, {}) for smaller in [(1, 1), (20, 48), (33, 47)]),
+    ((33, 47), (80, 60), {"data": {"resize": "fit"}}),
+    ((49, 61), None, {"model": {"encoder": {"name": TINY}, "decoder_width": 8}}),  # whose maps leave pixels out
+]
 
 
-def made(folder, size, image=None, **changes):
+def make_client(folder, size, image=None, **changes):
     """A client that has trained nothing, and its trained model."""
     (folder / "noise.py").write_text(NOISE)
     image = {"image": list(image)} if image else {}
@@ -55,7 +61,7 @@ def made(folder, size, image=None, **changes):
     return client, Trained.open(run, CLIENT, allow_code=[str(folder / "noise.py")])
 
 
-def evaluated(client):
+def evaluate_first(client):
     """The first image, and the predictions that evaluation scores."""
     predictions = sample_predictions(client, "now")
     image = client.data.val.data.load(client.data.val.indices[0], ())["image"]
@@ -64,7 +70,7 @@ def evaluated(client):
 
 def by_export(trained, image):
     with torch.inference_mode():
-        outputs = exported(trained, tuple(image.shape[1:]))(image.float()[None])
+        outputs = build_exported(trained, tuple(image.shape[1:]))(image.float()[None])
     return read(outputs)
 
 
@@ -73,13 +79,13 @@ def read(outputs):
     return {task: get_task(task).predict(output.detach())[0].numpy() for task, output in pairs}
 
 
-def assert_same(found, expected, **tolerance):
+def assert_same(actual, expected, **tolerance):
     for task, values in expected.items():
-        np.testing.assert_allclose(found[task], values, **(tolerance or {"rtol": 1e-5, "atol": 1e-6}))
+        np.testing.assert_allclose(actual[task], values, **(tolerance or {"rtol": 1e-5, "atol": 1e-6}))
 
 
-class Scored:
-    """A metric that keeps the predictions that it is given."""
+class Recorder:
+    """A metric that records predictions."""
 
     def __init__(self):
         self.predictions = []
@@ -91,50 +97,33 @@ class Scored:
         return {}
 
 
-def assert_all_agree(folder, size, image=None, **changes):
-    client, trained = made(folder, size, image, **changes)
-    image, expected = evaluated(client)
+@pytest.mark.parametrize(("size", "image", "changes"), AGREEING, ids=str)
+def test_evaluation_prediction_and_export_agree(tmp_path, size, image, changes):
+    client, trained = make_client(tmp_path, size, image, **changes)
+    image, expected = evaluate_first(client)
     assert_same(trained.predict(image), expected)
     if not trained.resizes:
         assert_same(by_export(trained, image), expected)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_evaluation_prediction_and_export_agree_at_every_size_of_training(tmp_path, size):
-    assert_all_agree(tmp_path, size)
-
-
-@pytest.mark.parametrize("own", [(1, 1), (20, 48), (33, 47)], ids=str)
-def test_they_agree_on_images_smaller_than_in_training(tmp_path, own):
-    assert_all_agree(tmp_path, (48, 48), own)
-
-
-def test_they_agree_on_images_that_are_scaled_down(tmp_path):
-    assert_all_agree(tmp_path, (33, 47), (80, 60), data={"resize": "fit"})
-
-
-def test_they_agree_if_maps_of_the_encoder_leave_pixels_out(tmp_path):
-    assert_all_agree(tmp_path, (49, 61), model={"encoder": {"name": TINY}, "decoder_width": 8})
-
-
-def test_they_agree_in_mixed_precision(tmp_path):
-    client, trained = made(tmp_path, (48, 48), training={**SETTINGS["training"], "precision": "bf16"})
-    scored = {task: Scored() for task in TASKS}
+def test_evaluation_and_prediction_agree_in_mixed_precision(tmp_path):
+    client, trained = make_client(tmp_path, (48, 48), training={**SETTINGS["training"], "precision": "bf16"})
+    scored = {task: Recorder() for task in TASKS}
     evaluate(client.personal.model, client.data.val.evaluation(), scored, "bf16")
-    found = trained.predict(evaluated(client)[0])
-    assert_same(found, {task: scored[task].predictions[0] for task in TASKS})
+    predicted = trained.predict(evaluate_first(client)[0])
+    assert_same(predicted, {task: scored[task].predictions[0] for task in TASKS})
 
 
 @pytest.mark.parametrize("own", [(100, 40), (50, 49), (33, 200)], ids=str)
 def test_prediction_and_export_agree_on_larger_images(tmp_path, own):
-    _, trained = made(tmp_path, (48, 48))
+    _, trained = make_client(tmp_path, (48, 48))
     image = torch.randint(0, 256, (3, *own), dtype=torch.uint8)
     assert_same(by_export(trained, image), trained.predict(image))
 
 
 def test_a_size_that_the_encoder_does_not_take_is_one_line(tmp_path):
     encoder = {"name": "swinv2_tiny_window8_256"}
-    _, trained = made(tmp_path, (64, 64), model={"encoder": encoder, "decoder_width": 8})
+    _, trained = make_client(tmp_path, (64, 64), model={"encoder": encoder, "decoder_width": 8})
     with pytest.raises(UserError, match=r"^noise: expected images of a size that swinv2\S+ takes, got 96×96[^\n]*$"):
         trained.predict(torch.zeros(3, 90, 90, dtype=torch.uint8))
 
@@ -151,7 +140,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 @pytest.mark.slow
 @pytest.mark.parametrize("encoder", ["swin_micro", TINY])
 def test_one_exported_file_takes_images_of_every_size_up_to_that_of_training(tmp_path, encoder):
-    _, trained = made(tmp_path, (64, 48), model={"encoder": {"name": encoder}, "decoder_width": 8})
+    _, trained = make_client(tmp_path, (64, 48), model={"encoder": {"name": encoder}, "decoder_width": 8})
     onnx, program = (export(trained, format, tmp_path)[0] for format in ("onnx", "torch-export"))
     (run, _), module = run_onnx(onnx), torch.export.load(program).module()
     for own in [(1, 1), (7, 5), (16, 16), (31, 32), (32, 32), (33, 47), (40, 48), (48, 48), (63, 1), (64, 48)]:
@@ -163,18 +152,18 @@ def test_one_exported_file_takes_images_of_every_size_up_to_that_of_training(tmp
 
 @pytest.mark.slow
 def test_an_exported_file_takes_any_number_of_images(tmp_path):
-    _, trained = made(tmp_path, (33, 47))
+    _, trained = make_client(tmp_path, (33, 47))
     run, session = run_onnx(export(trained, "onnx", tmp_path)[0])
     assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
     images = torch.randint(0, 256, (3, 3, 20, 30), dtype=torch.uint8)
-    found = run(images)
+    outputs = run(images)
     for number, image in enumerate(images):
-        assert_same(read([output[number : number + 1] for output in found]), trained.predict(image), **CLOSE)
+        assert_same(read([output[number : number + 1] for output in outputs]), trained.predict(image), **CLOSE)
 
 
 @pytest.mark.slow
 def test_a_file_exported_for_larger_images_agrees_with_prediction(tmp_path):
-    _, trained = made(tmp_path, (33, 47))
+    _, trained = make_client(tmp_path, (33, 47))
     image = torch.randint(0, 256, (3, 50, 20), dtype=torch.uint8)
     run, _ = run_onnx(export(trained, "onnx", tmp_path, (50, 20))[0])
     assert_same(read(run(image[None])), trained.predict(image), **CLOSE)
@@ -183,7 +172,7 @@ def test_a_file_exported_for_larger_images_agrees_with_prediction(tmp_path):
 @pytest.mark.slow
 def test_exported_files_exchange_features_among_tasks_as_prediction_does(tmp_path):
     model = {"encoder": {"name": "swin_micro"}, "decoder_width": 8, "interaction": "cross_attention"}
-    _, trained = made(tmp_path, (33, 47), model=model)
+    _, trained = make_client(tmp_path, (33, 47), model=model)
     image = torch.randint(0, 256, (3, 33, 47), dtype=torch.uint8)
     project = trained.model().interaction.project
     before = trained.predict(image)
@@ -195,8 +184,8 @@ def test_exported_files_exchange_features_among_tasks_as_prediction_does(tmp_pat
     assert_same(by_export(trained, image), expected)
 
 
-def test_the_card_names_the_size_that_was_evaluated_and_says_that_another_one_was_not(tmp_path):
-    _, trained = made(tmp_path, (33, 47))
+def test_the_card_names_the_evaluated_size_and_warns_about_another_one(tmp_path):
+    _, trained = make_client(tmp_path, (33, 47))
     same, other = (export(trained, "safetensors", tmp_path, size)[1].read_text("utf-8") for size in (None, (70, 20)))
     assert "[batch, 3, height, width], of at most 33×47" in same
     assert "padded to 33×47" in same

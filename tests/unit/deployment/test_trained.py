@@ -71,8 +71,8 @@ def test_a_grey_image_is_its_shades(trained, form):
 
 @pytest.mark.parametrize("kind", [str, Path])
 def test_an_image_may_be_a_path(trained, tmp_path, kind):
-    found = trained.predict(kind(photos(tmp_path, "a.png") / "a.png"))
-    np.testing.assert_array_equal(found["semseg"], trained.predict(picture(20, 30))["semseg"])
+    prediction = trained.predict(kind(photos(tmp_path, "a.png") / "a.png"))
+    np.testing.assert_array_equal(prediction["semseg"], trained.predict(picture(20, 30))["semseg"])
 
 
 WRONG = {
@@ -90,7 +90,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_what_is_no_image_is_one_line(trained, kind):
+def test_an_input_that_is_no_image_is_one_line(trained, kind):
     with pytest.raises(UserError) as raised:
         trained.predict(WRONG[kind])
     assert len(str(raised.value).splitlines()) == 1
@@ -156,8 +156,8 @@ def test_a_failed_prediction_leaves_nothing_new_and_what_was_there(predict, tmp_
 def test_a_full_disk_is_named_and_nothing_is_left(predict, tmp_path):
     photos(tmp_path, "a.png")
     with files_of_at_most(100):
-        found = invoke(*predict(tmp_path))
-    assert (found.exit_code, found.output.startswith(f"error: {tmp_path / 'out'}")) == (2, True)
+        done = invoke(*predict(tmp_path))
+    assert (done.exit_code, done.output.startswith(f"error: {tmp_path / 'out'}")) == (2, True)
     assert not (tmp_path / "out").exists()
 
 
@@ -200,7 +200,7 @@ def test_an_image_that_takes_much_memory_is_one_line_with_its_name(predict, tmp_
     assert ("thin.png: " in line, "pixels" in line) == (True, True)
 
 
-def test_safetensors_give_the_parameters_back_and_the_card_says_how_to_read_every_output(run, trained, tmp_path):
+def test_safetensors_keep_the_parameters_and_the_card_explains_every_output(run, trained, tmp_path):
     path, card = export(trained, "safetensors", tmp_path)
     expected, text = load_file(run / "models" / f"{CLIENT}.safetensors"), card.read_text("utf-8")
     assert all(tensor.equal(expected[name]) for name, tensor in load_file(path).items())

@@ -6,7 +6,7 @@ import signal
 import pytest
 import typer
 
-from fedhca2.cli.app import clear_errors
+from fedhca2.cli.app import report_errors
 from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.run_folder.reader import RunFiles
@@ -97,7 +97,7 @@ def test_a_signal_waits_for_the_rounds_checkpoint(once, tmp_path, number, code):
     watcher, out = Silent(1, lambda: os.kill(os.getpid(), number)), tmp_path / "run"
     with pytest.raises(Interrupted, match=f"after round 2; resume with: fedhca2 resume {out}") as stopped:
         run_small(small(checkpoints={"every": 0}), out, watcher)
-    with pytest.raises(typer.Exit) as ended, clear_errors():
+    with pytest.raises(typer.Exit) as ended, report_errors():
         raise stopped.value
     assert ended.value.exit_code == code
     resume_small(out)

@@ -30,8 +30,10 @@ def run(tmp_path_factory):
     return RunFiles.open(out)
 
 
-def test_delta_m_the_table_and_the_curve_are_of_it(run):
-    ours, alone = (headline(TASKS["sal"], held["shop"]["sal"]) for held in (run.result.clients, run.result.baseline))
+def test_delta_m_table_and_curve_use_the_chosen_metric(run):
+    ours, alone = (
+        headline(TASKS["sal"], scores["shop"]["sal"]) for scores in (run.result.clients, run.result.baseline)
+    )
     assert ours.metric == "miou_of_images"
     assert run.result.delta_m == pytest.approx(relative_gain(ours.value, alone.value, True))
     assert "mIoU of images ↑" in [cell.text for row in result_table(run).rows for cell in row]
@@ -39,11 +41,11 @@ def test_delta_m_the_table_and_the_curve_are_of_it(run):
     assert figure.note.startswith("mIoU of images on each client's validation images.")
 
 
-def test_evaluating_once_more_gives_it_again(run, tmp_path):
+def test_evaluating_again_gives_the_same_scores(run, tmp_path):
     shutil.copytree(run.path, tmp_path / "run")
     assert as_json("evaluate", tmp_path / "run")["clients"] == run.result.clients
 
 
-def test_a_baseline_that_was_judged_otherwise_is_refused(run, tmp_path):
+def test_a_baseline_with_another_metric_is_refused(run, tmp_path):
     with pytest.raises(UserError, match="got different metrics"):
         run_small(experiment(), tmp_path / "run", baseline=run.path)

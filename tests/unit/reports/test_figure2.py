@@ -51,5 +51,5 @@ def test_the_page_has_a_map_with_every_kind_of_client(figures):
 
 def test_models_are_those_of_clients_that_train_alone(experiment, run, tmp_path):
     run_small(experiment.with_method("local"), tmp_path / "local")
-    alone, found = models(tmp_path / "local"), models(run.path)
-    assert all(tensor.equal(found[name][key]) for name, own in alone.items() for key, tensor in own.items())
+    alone, federated = models(tmp_path / "local"), models(run.path)
+    assert all(tensor.equal(federated[name][key]) for name, own in alone.items() for key, tensor in own.items())

@@ -12,11 +12,10 @@ from fedhca2.reports.figures import COLOURS, Slider, conflict, heat_map, mixing
 from fedhca2.reports.figures.conflict import SYMBOLS, Point, conflict_figures, principal_map, tsne_map
 from fedhca2.reports.figures.curves import cost_figures, draw_series, loss_curves, metric_curves, weight_figures
 from fedhca2.reports.figures.groups import ClientGroups, by_members, group_clients, mean_of
-from fedhca2.reports.figures.mixing import attention_figures, friends, grouping_figures
+from fedhca2.reports.figures.mixing import attention_figures, chosen_members, grouping_figures
 from fedhca2.run_folder.baseline import baseline_files
 from fedhca2.run_folder.folder import BASELINE_METRICS
-from fedhca2.run_folder.reader import RunFiles
-from made_run import made_run, with_twin
+from made_run import made_run
 
 
 @pytest.fixture
@@ -40,14 +39,14 @@ def test_a_baseline_from_elsewhere_has_its_line(tmp_path):
     assert names == ["shop", "shop, local"]
 
 
-def test_losses_of_a_baseline_have_their_line_and_are_kept_for_other_runs(tmp_path):
+def test_losses_of_a_baseline_are_drawn_and_saved_for_other_runs(tmp_path):
     run, local = made_run(tmp_path / "run"), made_run(tmp_path / "run" / "baseline", "local")
     alone = by_id(loss_curves(run))["loss-sal"].data[1]
     assert (alone["name"], alone["x"], alone["line"]["dash"]) == ("shop, local", [1, 2, 3], "dot")
     assert baseline_files(tmp_path / "run", {})[BASELINE_METRICS] == [*local.of("metric"), *local.of("loss")]
 
 
-def test_conflicts_are_cosines_of_the_products_without_the_diagonal_in_colours_that_span_them(run):
+def test_conflicts_are_cosines_without_the_diagonal_in_colours_that_span_them(run):
     last = [event for event in run.of("aggregation") if event["part"] == "encoder"][-1]
     gram, figure = np.array(last["products"]), by_id(conflict_figures(run))["cosine-encoder"]
     expected = gram / np.sqrt(np.outer(gram.diagonal(), gram.diagonal()))
@@ -73,14 +72,14 @@ def test_models_are_compared_less_their_mean():
     np.testing.assert_allclose(conflict.cosines(rows @ rows.T, "differences"), [[1, -1], [-1, 1]], atol=1e-12)
 
 
-def test_the_map_keeps_distances_that_fit_a_plane_and_is_turned_towards_the_one_before():
+def test_a_map_keeps_distances_in_a_plane_and_is_aligned_with_the_previous_one():
     cosine = np.cos(np.subtract.outer([0.0, 1.0, 2.5], [0.0, 1.0, 2.5]))
     points, share = principal_map(cosine)
-    found = np.linalg.norm(points[:, None] - points, axis=-1)
-    np.testing.assert_allclose(found**2, 2 - 2 * cosine, atol=1e-9)
+    distances = np.linalg.norm(points[:, None] - points, axis=-1)
+    np.testing.assert_allclose(distances**2, 2 - 2 * cosine, atol=1e-9)
     assert share == pytest.approx(1)
     turned = points @ np.array([[0.0, 1.0], [-1.0, 0.0]])
-    np.testing.assert_allclose(principal_map(cosine, near=turned)[0], turned, atol=1e-9)
+    np.testing.assert_allclose(principal_map(cosine, previous=turned)[0], turned, atol=1e-9)
 
 
 def alike(groups, copies=3):
@@ -143,12 +142,12 @@ def test_a_client_has_one_colour_in_every_figure(run):
     assert {trace["marker"]["color"] for trace in traces} == {group_clients(run).colours["home"]}
 
 
-def test_clients_have_the_same_place_in_every_figure(run):
+def test_clients_have_the_same_order_in_every_figure(run):
     matrices = [*conflict_figures(run), *grouping_figures(run), *attention_figures(run), *weight_figures(run)]
     rows = [f.data[0]["y"] for f in matrices if f.least_width and f.id.split("-")[0] not in ("votes", "entropy")]
-    places = [[list(group_clients(run).tasks).index(name.split("/")[0]) for name in names] for names in rows]
-    assert len(places) == 6
-    assert all(found == sorted(found) for found in places)
+    positions = [[list(group_clients(run).tasks).index(name.split("/")[0]) for name in names] for names in rows]
+    assert len(positions) == 6
+    assert all(each == sorted(each) for each in positions)
 
 
 def test_seeds_are_drawn_as_their_mean_in_a_band():
@@ -156,7 +155,7 @@ def test_seeds_are_drawn_as_their_mean_in_a_band():
     assert (low["y"], high["y"], mean["y"]) == ([2.0], [6.0], [4.0])
 
 
-def test_a_partner_that_nobody_chose_is_not_counted_although_both_get_the_same_mixture():
+def test_only_chosen_members_count_although_others_get_the_same_mixture():
     rows = torch.tensor([[1.0, 0.1], [-1.0, 0.1], [1.0, 0.0], [-1.0, 0.0]])  # the first two are of one task
     members = [Member(name, group) for name, group in zip("abcd", "xxyy", strict=True)]
     layout = Layout(("conv.weight",), ((1, 2),))
@@ -167,27 +166,16 @@ def test_a_partner_that_nobody_chose_is_not_counted_although_both_get_the_same_m
         "gets": [list(blend.gets) for blend in voted.blends],
         "votes": voted.votes.tolist(),
     }
-    assert (mixing.shares(event)[[0, 1], [1, 0]] > 0).all()
-    assert friends(event).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
-    assert "in 0%" in mixing.correctness(friends(event), list("xxyy"))
+    assert (mixing.first_weights(event)[[0, 1], [1, 0]] > 0).all()
+    assert chosen_members(event).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
+    assert "in 0%" in mixing.describe_choices(chosen_members(event), list("xxyy"))
 
 
 def test_grouping_counts_common_rounds_only():
     both = {"members": ["a", "b"], "mixing": [[[0.5, 0.5]]], "gets": [[0, 0]]}
     alone = {"members": ["a"], "mixing": [[[1.0]]], "gets": [[0]]}
     (same,) = by_members([both, alone, alone], ClientGroups({}, {}))
-    assert mean_of(same.matrices(friends)).tolist() == [[1, 1], [1, 1]]
-
-
-@pytest.mark.parametrize(("cosine", "explained"), [(-0.2, True), (0.2, False)])
-def test_a_conflict_between_clients_of_a_kind_is_explained(tmp_path, cosine, explained):
-    run = with_twin(made_run(tmp_path))
-    pair = {"event": "aggregation", "round": 3, "part": "encoder", "members": ["road", "road-2"], "measure": "rows"}
-    pair |= {"products": [[1.0, cosine], [cosine, 1.0]], "mixing": [[[0.5, 0.5]]], "gets": [[0, 0]], "votes": None}
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(pair) + "\n")
-    note = by_id(conflict_figures(RunFiles.open(run.path)))["cosine-encoder"].note
-    assert ("still help each other" in note) == explained
+    assert mean_of(same.matrices(chosen_members)).tolist() == [[1, 1], [1, 1]]
 
 
 def test_numbers_in_cells_have_room_and_cells_without_numbers_need_little():

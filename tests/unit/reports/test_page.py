@@ -6,7 +6,7 @@ import pytest
 
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.page import Section, Text
-from fedhca2.reports.page.predictions import colour_key, image_scores, in_words, run_galleries
+from fedhca2.reports.page.predictions import colour_key, describe_vector, image_scores, run_galleries
 from fedhca2.reports.page.write import render, write_page
 from fedhca2.tasks import get_task
 from made_run import made_run
@@ -33,8 +33,8 @@ def test_a_class_is_right_or_wrong_and_has_no_score(tmp_path):
 
 def test_measured_values_have_their_unit():
     task = replace(get_task("regression"), unit="°")
-    assert in_words(task, np.array([-18.09]), ["angle"]) == [("angle: -18.09°", None)]
-    assert in_words(task, np.array([-18.09]), []) == [("-18.09°", None)]
+    assert describe_vector(task, np.array([-18.09]), ["angle"]) == [("angle: -18.09°", None)]
+    assert describe_vector(task, np.array([-18.09]), []) == [("-18.09°", None)]
 
 
 def test_depth_is_painted_on_the_range_of_its_label(tmp_path):

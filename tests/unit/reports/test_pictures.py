@@ -35,7 +35,7 @@ def test_an_overlay_has_the_size_of_its_image():
 
 
 @pytest.mark.parametrize("task", ["depth", "normals", "sal"])
-def test_what_is_no_number_is_grey(task):
+def test_values_that_are_no_numbers_are_grey(task):
     unknown = np.full((3 if task == "normals" else 1, 2, 2), np.nan, np.float32)
     assert paint(TASKS[task], unknown).getpixel((0, 0)) == (64, 64, 64)
 

@@ -17,7 +17,7 @@ from made_run import made_run
 
 SAL = Column("home", "sal", "max_f", True)
 DEPTH = Column("home", "depth", "rmse", False)
-p_values = st.lists(st.floats(0, 1), max_size=6).map(lambda found: {str(i): p for i, p in enumerate(found)})
+p_values = st.lists(st.floats(0, 1), max_size=6).map(lambda values: {str(i): p for i, p in enumerate(values)})
 
 
 def gains(**values):
@@ -30,10 +30,10 @@ SURE = gains(ours=[4.9, 5.0, 5.1], other=[-3.0, 0.0, 3.0])
 
 
 @given(p_values)
-def test_a_correction_never_lowers_p_and_keeps_the_order(found):
-    corrected = holm(found)
-    assert all(found[name] <= p <= 1 for name, p in corrected.items())
-    assert sorted(corrected.values()) == [corrected[name] for name in sorted(found, key=found.get)]
+def test_a_correction_never_lowers_p_and_keeps_the_order(uncorrected):
+    corrected = holm(uncorrected)
+    assert all(uncorrected[name] <= p <= 1 for name, p in corrected.items())
+    assert sorted(corrected.values()) == [corrected[name] for name in sorted(uncorrected, key=uncorrected.get)]
 
 
 def test_gains_that_hardly_vary_are_beyond_chance_and_others_are_not():
@@ -80,7 +80,7 @@ def test_without_a_mark_the_note_says_why(comparison, note):
     assert marks_note(comparison)[: len(note) or None] == note
 
 
-def ranked(**rows):
+def make_ranking(**rows):
     """The ranking of methods with these scores for saliency and errors in depth, by seed."""
     entries = {
         name: {SAL: SeedScores(dict(enumerate(scores))), DEPTH: SeedScores(dict(enumerate(errors)))}
@@ -89,17 +89,17 @@ def ranked(**rows):
     return ranking_of(Comparison([SAL, DEPTH], entries))
 
 
-KNOWN = ([2, 2], [2, 2])
+COMPLETE = ([2, 2], [2, 2])
 
 
 @pytest.mark.parametrize(
     ("b", "c", "rankings"),
-    [(KNOWN, ([1, 1], [3, 3]), 4), (KNOWN, ([1], [3]), 2), (([2, float("nan")], [2, 2]), ([1, 1], [3, 3]), 3)],
-    ids=["all are known", "a seed is missing", "a score is unknown"],
+    [(COMPLETE, ([1, 1], [3, 3]), 4), (COMPLETE, ([1], [3]), 2), (([2, float("nan")], [2, 2]), ([1, 1], [3, 3]), 3)],
+    ids=["complete", "a seed is missing", "a score is NaN"],
 )
-def test_known_scores_with_seeds_that_all_methods_have_are_ranked_and_lower_errors_are_better(b, c, rankings):
-    found = ranked(a=([3, 3], [1, 1]), b=b, c=c)
-    assert (found.ranks, found.rankings) == ({"a": 1, "b": 2, "c": 3}, rankings)
+def test_methods_are_ranked_by_finite_scores_in_their_common_seeds(b, c, rankings):
+    ranking = make_ranking(a=([3, 3], [1, 1]), b=b, c=c)
+    assert (ranking.ranks, ranking.rankings) == ({"a": 1, "b": 2, "c": 3}, rankings)
 
 
 def test_two_methods_have_no_figure_and_three_that_do_not_differ_are_one_group():
@@ -112,22 +112,18 @@ def test_groups_are_as_large_as_the_critical_difference_allows():
     assert ranking.groups == [["a", "b"], ["b", "c"]]
 
 
-def test_the_figure_names_every_method_and_is_xml():
-    ranking = Ranking({"a<b": 1.0, "fedavg": 2.2, "fedhca2 (encoder.c=0.4)": 2.8}, 20, 0.001, 1.5)
+def test_the_figure_of_ranks_is_xml_with_every_method_and_its_note_names_assumptions():
+    ranking = Ranking({"a<b": 1.0, "fedavg": 2.2, "fedhca2 (encoder.c=0.4)": 2.8}, 20, 0.2, 1.5)
     texts = [node.text for node in ElementTree.fromstring(draw_ranks(ranking)).iter("{http://www.w3.org/2000/svg}text")]
     assert {"a<b 1.00", "fedavg 2.20", "fedhca2 (encoder.c=0.4) 2.80"} < set(texts)
-
-
-def test_the_figure_says_what_it_assumes():
-    ranking = Ranking({"a": 1.0, "b": 2.0, "c": 3.0}, 20, 0.2, 1.5)
     assert "no difference between the methods (p = 0.200)" in ranking_note(ranking)
     assert "assume independent rankings" in ranking_note(ranking)
 
 
-def test_the_figure_is_on_the_page_and_beside_the_tables_of_three_methods_alone(tmp_path):
+def test_only_three_methods_or_more_have_a_figure_of_ranks(tmp_path):
     three = [made_run(tmp_path / name, name, better=better) for name, better in (("local", 1), ("a", 1.1), ("b", 1.2))]
-    drawn = [block for block in several_sections(three)[0].blocks if isinstance(block, Drawing)]
-    assert [block.title for block in drawn] == ["Average ranks and their critical difference"]
+    drawings = [block for block in several_sections(three)[0].blocks if isinstance(block, Drawing)]
+    assert [block.title for block in drawings] == ["Average ranks and their critical difference"]
     write_comparison(three, tmp_path)
     assert (tmp_path / RANKS_FILE).read_text().startswith("<svg")
     write_comparison(three[:2], tmp_path)

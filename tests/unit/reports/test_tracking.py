@@ -22,7 +22,7 @@ def watch(run, track):
     return invoke("watch", run, "--track", track)
 
 
-def logged(run):
+def numbers_of(run):
     """Everything that a run wrote down: {(tag, round): value}."""
     numbers = {(s.tag, s.round): pytest.approx(s.value) for event in run.events for s in scalars(event)}
     gain = run.result and run.result.delta_m
@@ -70,7 +70,7 @@ def store(tmp_path, monkeypatch):
 def test_tensorboard_gets_what_a_run_wrote_down(tmp_path):
     run = made_run(tmp_path / "run", better=1.1)
     watch(run.path, f"tensorboard={tmp_path / 'board'}")
-    assert in_tensorboard(tmp_path / "board") == logged(run)
+    assert in_tensorboard(tmp_path / "board") == numbers_of(run)
 
 
 def test_mlflow_gets_every_number_once_and_the_settings_as_parameters(tmp_path, store):
@@ -78,8 +78,8 @@ def test_mlflow_gets_every_number_once_and_the_settings_as_parameters(tmp_path, 
     for _ in range(2):
         assert watch(run.path, f"mlflow={tmp_path / 'mlruns'}").exit_code == 0
     points = store.points()
-    assert {(tag, step): value for tag, step, value in points} == logged(run)
-    assert len(points) == len(logged(run))
+    assert {(tag, step): value for tag, step, value in points} == numbers_of(run)
+    assert len(points) == len(numbers_of(run))
     (sent,) = store.runs
     assert (sent.data.params["method.name"], sent.data.params["rounds"], sent.info.run_name) == ("fedhca2", "3", "run")
 
@@ -98,7 +98,7 @@ def test_wandb_gets_what_a_run_wrote_down(tmp_path, monkeypatch):
     monkeypatch.setattr(wandb.Run, "log", lambda self, row: (sent.append(row), log(self, row)))
     assert watch(run.path, "wandb=project").exit_code == 0
     assert next(tmp_path.glob("wandb/offline-run-*/run-*.wandb")).stat().st_size > 1000
-    assert {(tag, row["round"]): row[tag] for row in sent for tag in row.keys() - {"round"}} == logged(run)
+    assert {(tag, row["round"]): row[tag] for row in sent for tag in row.keys() - {"round"}} == numbers_of(run)
 
 
 def test_wandb_gets_the_numbers_of_a_round_in_one_call(monkeypatch):
@@ -114,9 +114,9 @@ def test_wandb_gets_the_numbers_of_a_round_in_one_call(monkeypatch):
 
 OWN = """
 class Mine:
-    def __init__(self, place): self.place = place
-    def start(self, run): print("start", run.name, run.config["rounds"]); assert self.place != "stays shut"
-    def log(self, numbers): print("log", len(numbers)); assert self.place != "breaks"
+    def __init__(self, target): self.target = target
+    def start(self, run): print("start", run.name, run.config["rounds"]); assert self.target != "stays shut"
+    def log(self, numbers): print("log", len(numbers)); assert self.target != "breaks"
     def keep(self, files): print("keep", *files)
     def close(self, *, finished): print("close", finished)
 class Other: pass
@@ -135,8 +135,8 @@ def test_a_tracker_of_ones_own_gets_run_numbers_and_files(tmp_path, own, capsys)
     with Trackers(run.path, [f"{own}:Mine=here"]) as trackers:
         trackers.start()
         trackers.send(run.events)
-    numbers, kept = f"log {len(logged(run)) - 1}", "keep config.yaml result.json"
-    assert capsys.readouterr().out.splitlines() == ["start run 3", numbers, "log 1", kept, "close True"]
+    numbers, files = f"log {len(numbers_of(run)) - 1}", "keep config.yaml result.json"
+    assert capsys.readouterr().out.splitlines() == ["start run 3", numbers, "log 1", files, "close True"]
 
 
 def test_a_tracker_that_breaks_is_named_and_gets_nothing_more(tmp_path, own):
@@ -191,19 +191,19 @@ def test_a_run_sends_while_it_goes_on_what_it_wrote_down(tmp_path):
     board = tmp_path / "run" / "board"  # in the run's own folder, which should be empty at first
     with Trackers(tmp_path / "run", [f"tensorboard={board}"]) as trackers:
         run_small(small(rounds=2), tmp_path / "run", trackers)
-    assert in_tensorboard(board) == logged(RunFiles.open(tmp_path / "run"))
+    assert in_tensorboard(board) == numbers_of(RunFiles.open(tmp_path / "run"))
 
 
 @pytest.mark.slow
 def test_a_resumed_run_continues_its_run_in_mlflow(tmp_path, store):
-    run, place = tmp_path / "run", f"mlflow={tmp_path / 'mlruns'}"
-    with pytest.raises(CrashError), Trackers(run, [place]) as trackers:
+    run, target = tmp_path / "run", f"mlflow={tmp_path / 'mlruns'}"
+    with pytest.raises(CrashError), Trackers(run, [target]) as trackers:
         run_small(small(rounds=2), run, Watchers(trackers, Silent(1, crash)))
     assert [each.info.status for each in store.runs] == ["KILLED"]
-    with Trackers(run, [place]) as trackers:
+    with Trackers(run, [target]) as trackers:
         resume_small(run, watcher=trackers)
     assert [each.info.status for each in store.runs] == ["FINISHED"]
-    expected = {key: value for key, value in logged(RunFiles.open(run)).items() if "seconds" not in key[0]}
+    expected = {key: value for key, value in numbers_of(RunFiles.open(run)).items() if "seconds" not in key[0]}
     assert {(tag, step): value for tag, step, value in store.points() if "seconds" not in tag} == expected
     models = {f"models/{client}.safetensors" for client in ("road", "shop", "home")}
     assert store.files() == {"config.yaml", "result.json"} | models

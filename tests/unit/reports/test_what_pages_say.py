@@ -26,43 +26,43 @@ ORIGIN = {"command": "fedhca2 compare", "started": "2026-11-18T13:16:34+00:00", 
 
 
 @singledispatch
-def told(block):
+def lines_of(block):
     """A block of a page in lines."""
     return [block]  # a remark
 
 
-@told.register
+@lines_of.register
 def _(block: Table):
     rows = [" | ".join(f"{cell.text}{f' ({cell.mark})' * bool(cell.mark)}" for cell in row) for row in block.rows]
     return [block.title, block.note, " | ".join(block.columns), *rows]
 
 
-@told.register
+@lines_of.register
 def _(block: AnswerBlock):
     tiles = [f"{tile.name}: {tile.fact}, {tile.detail}" for tile in block.tiles]
     return [f"{block.name}: {block.number} {block.mark}", *block.meaning, *block.sentences, *tiles]
 
 
-@told.register
+@lines_of.register
 def _(block: Gallery):
     key = [name for name, _ in block.key.swatches] or [*block.key.ends, block.key.words]
     rows = [f"{word}: {' | '.join(picture.caption for picture in pictures)}" for word, pictures in block.rows]
     return [block.title, f"{' | '.join(block.columns)}; {' '.join(key)}", *rows]
 
 
-@told.register
+@lines_of.register
 def _(block: Figure):
     sliders = [f"{one.name} from {one.labels[one.start]}: {', '.join(one.labels)}" for one in block.sliders]
-    return [f"{block.title} [{block.id}]", block.note, *map(drawn, block.data), *sliders]
+    return [f"{block.title} [{block.id}]", block.note, *map(trace_line, block.data), *sliders]
 
 
-@told.register
+@lines_of.register
 def _(block: Text | Drawing):
     return [block.title]
 
 
-def drawn(trace):
-    """The names and axes of a trace, and its numbers: all of a bar, and of a curve the last one that is known."""
+def trace_line(trace):
+    """The names and axes of a trace, and its numbers: all of a bar, and of a curve the last finite one."""
     match trace["type"]:
         case "heatmap":
             return f"  {trace['y']} over {trace['x']} {trace.get('text', '')}"
@@ -74,7 +74,7 @@ def drawn(trace):
             return f"  {trace['name']}: median {trace['median'][0]:.3g}"
     if "lines" in trace["mode"]:
         return f"  {trace['name']}: {trace['x'][-1]}, {[value for value in trace['y'] if isfinite(value)][-1]:.3g}"
-    return f"  {trace.get('name', '')}: {len(trace['x'])} points"  # whose places depend on the machine
+    return f"  {trace.get('name', '')}: {len(trace['x'])} points"  # whose positions depend on the machine
 
 
 def complete(folder):
@@ -123,22 +123,22 @@ SECTIONS = {
 }
 
 
-def said(sections):
+def page_text(sections):
     """All that sections say, with an empty line after each block."""
     lines = []
     for section in sections:
         lines += [f"{section.id.upper()}  {', '.join(section.legend)}", ""]
         for block in section.blocks:
-            lines += [*filter(None, told(block)), ""]
+            lines += [*filter(None, lines_of(block)), ""]
     return "\n".join(lines)
 
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_page_says_the_same_as_before(name, tmp_path):
-    assert said(SECTIONS[name](tmp_path)) == (PAGES / f"{name}.txt").read_text("utf-8")
+    assert page_text(SECTIONS[name](tmp_path)) == (PAGES / f"{name}.txt").read_text("utf-8")
 
 
 if __name__ == "__main__":
     for name, sections in SECTIONS.items():
         with TemporaryDirectory() as folder:
-            (PAGES / f"{name}.txt").write_text(said(sections(Path(folder))), "utf-8")
+            (PAGES / f"{name}.txt").write_text(page_text(sections(Path(folder))), "utf-8")

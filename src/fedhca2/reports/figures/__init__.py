@@ -114,10 +114,10 @@ def fit_range(values: Iterable[float | None]) -> list[float] | None:
     >>> fit_range([2.0, 4.0]), fit_range([10.0, 10.0])
     ([1.88, 4.12], [9.44, 10.56])
     """
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite:
         return None
-    low, high = min(known), max(known)
+    low, high = min(finite), max(finite)
     span = max(high - low, 0.1 * max(abs(low), abs(high)), 1e-9)
     middle = (low + high) / 2
     return [round(middle - 0.56 * span, 12), round(middle + 0.56 * span, 12)]
@@ -132,8 +132,8 @@ def gain_bars(label: str, colour: str, names: Sequence[str], gains: Sequence[flo
 
 def gain_axes(x: str, gains: Iterable[float], height: int, **more: Any) -> dict[str, Any]:
     """Axes of horizontal bars that start at 0, with room for a number at the end of each."""
-    known = [0.0, *(gain for gain in gains if math.isfinite(gain))]
-    low, high = min(known), max(known)
+    finite = [0.0, *(gain for gain in gains if math.isfinite(gain))]
+    low, high = min(finite), max(finite)
     room = 0.25 * (high - low or 1.0)
     layout = axes(x, "", height=height, **more)
     layout["xaxis"] |= {"zeroline": True, "range": [low - room * (low < 0), high + room * (high > 0 or low == 0)]}

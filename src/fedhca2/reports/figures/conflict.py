@@ -19,24 +19,24 @@ SMALLEST = 0.005  # a cosine that is not written as 0
 def conflict_figures(run: RunFiles) -> list[Figure]:
     """Draw cosines by round, and maps that place similar members close together, for encoders and decoders."""
     figures, groups = [], group_clients(run)
-    known = [e for e in run.of("aggregation") if e["products"] is not None and len(e["members"]) > 1]
+    comparable = [e for e in run.of("aggregation") if e["products"] is not None and len(e["members"]) > 1]
     words = {"rows": "updates", "differences": "models, minus their mean"}
     for part in ("encoder", "decoder"):
-        found = by_members([event for event in known if event["part"] == part], groups)
-        for number, same in enumerate(found):
-            what = f"{part} {words.get(same.events[0]['measure'], 'rows')}"
-            what += f", group {number + 1} of {len(found)}" * (len(found) > 1) + same.part
-            id, shown = f"{part}{same.mark}", same.thinned(len(same.members) ** 2)
+        layouts = by_members([event for event in comparable if event["part"] == part], groups)
+        for number, layout in enumerate(layouts):
+            what = f"{part} {words.get(layout.events[0]['measure'], 'rows')}"
+            what += f", group {number + 1} of {len(layouts)}" * (len(layouts) > 1) + layout.part
+            id, shown = f"{part}{layout.mark}", layout.thin_out(len(layout.members) ** 2)
             states = shown.matrices(lambda event: cosines(np.array(event["products"], dtype=float), event["measure"]))
-            members = [groups.split(member) for member in same.members]
+            members = [groups.split(member) for member in layout.members]
             kinds = [f"{run.kinds.get(client, client)}/{task}" for client, task in members]
-            figure = cosine_figure(states, shown.slider, same.rows, f"cosine-{id}", f"Similarity of {what}")
+            figure = cosine_figure(states, shown.slider, layout.rows, f"cosine-{id}", f"Similarity of {what}")
             figures.append(replace(figure, note=figure.note + conflict_note(states[-1], kinds)))
             if len(members) >= 5:  # two components show all there is of three, and nearly all of four
                 labels, colours = groups.labels, groups.colours
                 points = [
                     Point(name, labels.get(client, client), task or run.dataset(client))
-                    for name, (client, task) in zip(same.members, members, strict=True)
+                    for name, (client, task) in zip(layout.members, members, strict=True)
                 ]
                 figures += map_figures(states, points, colours, shown.slider, id, f"Map of {what}")
     return figures
@@ -77,50 +77,50 @@ def cosine_figure(states: list[Array], slider: Slider, rows: Mapping[str, list[i
         note += "Means over pairs of different clients. "
     else:
         note += "Diagonal omitted. "
-    note += f"Colour scale ±{reach:.2f}. {in_words(pooled[-1], list(rows))}"
+    note += f"Colour scale ±{reach:.2f}. {describe_pairs(pooled[-1], list(rows))}"
     return heat_map(id, title, note.strip(), pooled, list(rows), sliders=[slider], zmin=-reach, zmax=reach)
 
 
-def in_words(cosine: Array, names: list[str]) -> str:
+def describe_pairs(cosine: Array, names: list[str]) -> str:
     """Name the pairs that agree and conflict most.
 
-    >>> in_words(np.array([[np.nan, 0.2, -0.1], [0.2, np.nan, 0.0], [-0.1, 0.0, np.nan]]), ["a", "b", "c"])
+    >>> describe_pairs(np.array([[np.nan, 0.2, -0.1], [0.2, np.nan, 0.0], [-0.1, 0.0, np.nan]]), ["a", "b", "c"])
     'In the last round a and b agree most (+0.20), a and c least (-0.10).'
     """
 
-    def signed(value: float) -> str:
+    def format_cosine(value: float) -> str:
         return f"{value:+.2f}" if abs(value) >= SMALLEST else "0.00"
 
     above = np.where(np.triu(np.ones_like(cosine), k=1) > 0, cosine, np.nan)
     if np.isnan(above).all():
         return ""
     if np.isfinite(above).sum() == 1:
-        return f"In the last round their cosine is {signed(np.nanmax(above))}."
+        return f"In the last round their cosine is {format_cosine(np.nanmax(above))}."
     (i, j), (k, m) = (np.unravel_index(find(above), above.shape) for find in (np.nanargmax, np.nanargmin))
-    most = f"{names[i]} and {names[j]} agree most ({signed(above[i, j])})"
-    return f"In the last round {most}, {names[k]} and {names[m]} least ({signed(above[k, m])})."
+    most = f"{names[i]} and {names[j]} agree most ({format_cosine(above[i, j])})"
+    return f"In the last round {most}, {names[k]} and {names[m]} least ({format_cosine(above[k, m])})."
 
 
-def principal_map(cosine: Array, near: Array | None = None) -> tuple[Array, float]:
+def principal_map(cosine: Array, previous: Array | None = None) -> tuple[Array, float]:
     """PCA of vectors with these cosines: [N, 2] with NaN for absent members, and the share of variance shown.
 
-    The sign and order of axes are arbitrary, so the map is aligned with `near`, an earlier one.
+    The sign and order of axes are arbitrary, so the map is aligned with the `previous` one.
 
     >>> map, share = principal_map(np.array([[1.0, -1.0], [-1.0, 1.0]]))
     >>> np.abs(map).round(6).tolist(), round(share, 6)
     ([[1.0, 0.0], [1.0, 0.0]], 1.0)
     """
-    here = ~np.isnan(cosine.diagonal())
-    count = int(here.sum())
+    is_present = ~np.isnan(cosine.diagonal())
+    count = int(is_present.sum())
     centre = np.eye(count) - 1 / count
-    known = np.nan_to_num(cosine[np.ix_(here, here)])
-    values, vectors = np.linalg.eigh(centre @ known @ centre)
+    present = np.nan_to_num(cosine[np.ix_(is_present, is_present)])
+    values, vectors = np.linalg.eigh(centre @ present @ centre)
     values, vectors = np.clip(values[::-1], 0, None), vectors[:, ::-1]
     points = np.full((len(cosine), 2), np.nan)
-    points[here] = vectors[:, :2] * np.sqrt(values[:2])
-    if near is not None:
-        both = here & ~np.isnan(near[:, 0])
-        left, _, right = np.linalg.svd(points[both].T @ near[both])
+    points[is_present] = vectors[:, :2] * np.sqrt(values[:2])
+    if previous is not None:
+        both = is_present & ~np.isnan(previous[:, 0])
+        left, _, right = np.linalg.svd(points[both].T @ previous[both])
         points = points @ left @ right
     return points, float(values[:2].sum() / max(values.sum(), 1e-12))
 
@@ -134,14 +134,14 @@ def tsne_map(cosine: Array) -> Array | None:
         from sklearn.manifold import TSNE
     except ImportError:
         return None
-    here = ~np.isnan(cosine.diagonal())
-    distances = np.sqrt(np.clip(2 - 2 * np.nan_to_num(cosine[np.ix_(here, here)]), 0, None))
+    is_present = ~np.isnan(cosine.diagonal())
+    distances = np.sqrt(np.clip(2 - 2 * np.nan_to_num(cosine[np.ix_(is_present, is_present)]), 0, None))
     start, _ = principal_map(cosine)
-    start = 1e-4 * start[here] / max(float(start[here, 0].std()), 1e-12)
-    perplexity = min(30.0, (int(here.sum()) - 1) / 3)  # neighbours that count
+    start = 1e-4 * start[is_present] / max(float(start[is_present, 0].std()), 1e-12)
+    perplexity = min(30.0, (int(is_present.sum()) - 1) / 3)  # neighbours that count
     points = np.full((len(cosine), 2), np.nan)
     tsne = TSNE(metric="precomputed", init=start, perplexity=perplexity, random_state=0)
-    points[here] = tsne.fit_transform(distances)
+    points[is_present] = tsne.fit_transform(distances)
     return points
 
 
@@ -191,7 +191,7 @@ def _draw_map(
     symbols = {kind: SYMBOLS[i % len(SYMBOLS)] for i, kind in enumerate(kinds)}
     labels = list(dict.fromkeys(point.label for point in points))
     rows = [[i for i, point in enumerate(points) if point.label == label] for label in labels]
-    changes = [{axis: [at[own, i].tolist() for own in rows] for i, axis in enumerate("xy")} for at in maps]
+    changes = [{axis: [map[own, i].tolist() for own in rows] for i, axis in enumerate("xy")} for map in maps]
     look: Trace = {"type": "scatter", "mode": "markers+text" if len(points) <= 10 else "markers", "showlegend": False}
     look |= {"textposition": "top center", "cliponaxis": False, "hovertemplate": "%{text}<extra></extra>"}
     traces: list[Trace] = []

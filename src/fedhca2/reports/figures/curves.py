@@ -40,14 +40,14 @@ def draw_series(
     values: Array = np.array([[one.get(round, np.nan) for round in rounds] for one in several], dtype=float)
     if np.isnan(values).all():
         return []
-    there: Array = np.asarray(~np.isnan(values).all(axis=0))
+    has_value: Array = np.asarray(~np.isnan(values).all(axis=0))
     middle = np.full(len(rounds), np.nan)
-    middle[there] = (np.nanmean if band == "seeds" else np.nanmedian)(values[:, there], axis=0)
+    middle[has_value] = (np.nanmean if band == "seeds" else np.nanmedian)(values[:, has_value], axis=0)
     traces = [line(label, colour, rounds, middle.tolist(), **more)]
     if len(several) == 1 or not band:
         return traces
-    low, high = np.nanquantile(values[:, there], (0, 1) if band == "seeds" else (0.1, 0.9), axis=0)
-    x = [round for round, here in zip(rounds, there, strict=True) if here]
+    low, high = np.nanquantile(values[:, has_value], (0, 1) if band == "seeds" else (0.1, 0.9), axis=0)
+    x = [round for round, has_some in zip(rounds, has_value, strict=True) if has_some]
     edge = {"mode": "lines", "line": {"width": 0, "color": colour}, "hoverinfo": "skip", "hovertemplate": None}
     lower = line(label, colour, x, low.tolist(), **edge)
     upper = line(label, colour, x, high.tolist(), **edge, fill="tonexty", fillcolor=f"{colour}30")
@@ -115,7 +115,7 @@ def metric_curves(run: RunFiles) -> list[Figure]:
         about, title = (f"metric-{task}", run.task_set[task].title, note), score_axis(main)
         figure = client_figure(run, about, federated, rounds, title, alone, fit=True)
         needed = [rounds_to_match(federated[c], alone[c], main.higher_is_better) for c in federated if c in alone]
-        figures.append(replace(figure, note=figure.note + catching_up(needed)))
+        figures.append(replace(figure, note=figure.note + describe_catching_up(needed)))
     return figures
 
 
@@ -131,12 +131,12 @@ def rounds_to_match(ours: Series, alone: Series, higher: bool) -> int | None:
     return min(reached, default=None)
 
 
-def catching_up(rounds: Sequence[int | None]) -> str:
+def describe_catching_up(rounds: Sequence[int | None]) -> str:
     """Say how many rounds clients needed to match the final score of training alone.
 
-    >>> catching_up([3, 5, None])
+    >>> describe_catching_up([3, 5, None])
     ' 2 of 3 clients reach the final local score, by round 4 (median).'
-    >>> catching_up([]), catching_up([None])
+    >>> describe_catching_up([]), describe_catching_up([None])
     ('', ' No client reaches the final local score.')
     """
     matched = [round for round in rounds if round is not None]
@@ -171,15 +171,15 @@ def weight_figures(run: RunFiles) -> list[Figure]:
             client, _, slot = key.rpartition("/")
             mean = float(np.mean(np.array(values, dtype=float)))
             weights.setdefault(slot, {}).setdefault(client, {})[event["round"] + 1] = mean
-    drawn = {"encoder": ("alpha", "α over rounds", "Weight α of the common encoder update.")}
+    figure_of_slot = {"encoder": ("alpha", "α over rounds", "Weight α of the common encoder update.")}
     note = "Weight β of other decoders, mean over layers."
     for task in all_tasks(run):
-        drawn[f"decoder.{task}"] = (f"beta-{task}", f"β over rounds, {run.task_set[task].title}", note)
+        figure_of_slot[f"decoder.{task}"] = (f"beta-{task}", f"β over rounds, {run.task_set[task].title}", note)
     figures = []
-    for slot, (id, title, note) in drawn.items():
+    for slot, (id, title, note) in figure_of_slot.items():
         if (own := weights.get(slot)) is not None:
             symbol, last = title[0], [one[max(one)] for one in own.values()]
-            about = (id, title, note + extremes(symbol, last))
+            about = (id, title, note + describe_bounds(symbol, last))
             figures.append(client_figure(run, about, own, range(1, run.rounds + 1), symbol, fit=True))
     return [*figures, *_layers(run, group_clients(run), events)]
 
@@ -195,16 +195,16 @@ def _layers(run: RunFiles, groups: ClientGroups, events: list[Event]) -> list[Fi
 
     def state(event: Event) -> list[list[float]]:
         own = [event["weights"].get(keys[member], ()) for member in members]
-        known = np.array([v if len(v) == len(layers) else [None] * len(layers) for v in own], dtype=float)
+        weights = np.array([v if len(v) == len(layers) else [None] * len(layers) for v in own], dtype=float)
         with np.errstate(invalid="ignore"):
-            return [known[positions].mean(axis=0).tolist() for positions in rows.values()]
+            return [weights[positions].mean(axis=0).tolist() for positions in rows.values()]
 
     states = [state(event) for event in shown]
     low, high = fit_range(value for one in states for row in one for value in row) or (0.0, 1.0)
     look: Trace = {"zmin": max(low, 0.0), "zmax": high, **({"texttemplate": "%{z:.3f}"} if len(rows) <= 20 else {})}
     slider = Slider.of_rounds([event["round"] + 1 for event in shown])
     note = "Weight β of other decoders for each layer. The colours span all values of the run."
-    note += extremes("β", [value for row in states[-1] for value in row])
+    note += describe_bounds("β", [value for row in states[-1] for value in row])
     title = "β by decoder and layer"
     return [heat_map("beta-layers", title, note, states, list(rows), layers, sliders=[slider], **look)]
 
@@ -212,8 +212,8 @@ def _layers(run: RunFiles, groups: ClientGroups, events: list[Event]) -> list[Fi
 def decoder_tensors(run: RunFiles, member: str) -> list[str]:
     """Names of the tensors in the row of the decoder 'client/task'."""
     client, _, task = member.rpartition("/")
-    known = (event["decoders"].get(task, ()) for event in run.of("profile") if event["client"] == client)
-    return list(next(known, ()))
+    decoders = (event["decoders"].get(task, ()) for event in run.of("profile") if event["client"] == client)
+    return list(next(decoders, ()))
 
 
 def decoder_layers(run: RunFiles, member: str, count: int) -> list[str]:
@@ -222,12 +222,12 @@ def decoder_layers(run: RunFiles, member: str, count: int) -> list[str]:
     return [f"L{i + 1} {names[i] if len(names) == count else 'layer'}" for i in range(count)]
 
 
-def extremes(symbol: str, last: Sequence[float]) -> str:
+def describe_bounds(symbol: str, last: Sequence[float]) -> str:
     """Say when all weights of the last round are 0 or 1, where learning them has ended; otherwise nothing.
 
-    >>> extremes("α", [0.0, 0.004])
+    >>> describe_bounds("α", [0.0, 0.004])
     ' All α are 0 in the last round: nobody takes anything from the others.'
-    >>> extremes("β", [1.0, 1.0]), extremes("α", [0.1, 1.0])
+    >>> describe_bounds("β", [1.0, 1.0]), describe_bounds("α", [0.1, 1.0])
     (' All β are 1 in the last round, the upper bound: they are no longer learned.', '')
     """
     if all(value < 0.005 for value in last):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -52,9 +52,9 @@ class ClientGroups:
 
     def sort(self, members: Iterable[str]) -> list[str]:
         """Members, 'client' or 'client/task', in the order of the clients and their tasks, unknown ones at the end."""
-        known = [name for client, own in self.tasks.items() for name in (client, *(f"{client}/{task}" for task in own))]
-        places = {name: i for i, name in enumerate(known)}
-        return sorted(members, key=lambda member: (places.get(member, len(places)), member))
+        names = [name for client, own in self.tasks.items() for name in (client, *(f"{client}/{task}" for task in own))]
+        rank = {name: i for i, name in enumerate(names)}
+        return sorted(members, key=lambda member: (rank.get(member, len(rank)), member))
 
     def rows(self, members: Sequence[str]) -> dict[str, list[int]]:
         """The rows of a matrix: positions of members by name or, if they are many, by kind and task."""
@@ -107,7 +107,7 @@ class MemberEvents:
         last = self.events[-1]
         return f", {len(last['members'])} of {last['of']:,}" if "of" in last else ""
 
-    def thinned(self, numbers: int) -> "MemberEvents":
+    def thin_out(self, numbers: int) -> "MemberEvents":
         """Some of the events, evenly spread, if each has so many numbers."""
         return replace(self, events=[self.events[i] for i in thin(len(self.events), numbers)])
 
@@ -131,17 +131,17 @@ def by_members(events: Iterable[Event], groups: ClientGroups) -> list[MemberEven
     """
     sets: list[tuple[set[str], list[Event]]] = []
     for event in events:
-        members, same = next((one for one in sets if one[0] & set(event["members"])), (set[str](), list[Event]()))
-        if not same:
-            sets.append((members, same))
+        members, own = next((one for one in sets if one[0] & set(event["members"])), (set[str](), list[Event]()))
+        if not own:
+            sets.append((members, own))
         members.update(event["members"])
-        same.append(event)
+        own.append(event)
     everyone = groups.sort(member for members, _ in sets for member in members)
-    found = []
-    for number, (members, same) in enumerate(sorted(sets, key=lambda one: min(map(everyone.index, one[0])))):
-        own = [member for member in everyone if member in members]
-        found.append(MemberEvents(f"-{number}" if number else "", own, groups.rows(own), same))
-    return found
+    groups_of_events = []
+    for number, (members, own) in enumerate(sorted(sets, key=lambda one: min(map(everyone.index, one[0])))):
+        ordered = [member for member in everyone if member in members]
+        groups_of_events.append(MemberEvents(f"-{number}" if number else "", ordered, groups.rows(ordered), own))
+    return groups_of_events
 
 
 def expand(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:
@@ -150,15 +150,15 @@ def expand(values: Array, present: Sequence[str], members: Sequence[str]) -> Arr
     >>> expand(np.ones((1, 1)), ["b"], ["a", "b"]).tolist()
     [[nan, nan], [nan, 1.0]]
     """
-    where = {name: i for i, name in enumerate(members)}
-    positions = [where[name] for name in present]
+    position_of = {name: i for i, name in enumerate(members)}
+    positions = [position_of[name] for name in present]
     whole = np.full((*values.shape[:-2], len(members), len(members)), np.nan)
     whole[..., np.array(positions)[:, None], positions] = values
     return whole
 
 
 def pool(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = False) -> Array:
-    """Means of a matrix [..., N, N] over the pairs of two rows, without pairs of a member and itself unless wanted.
+    """Means of a matrix [..., N, N] over the pairs of two rows, without pairs of a member and itself unless `itself`.
 
     >>> pool(np.array([[9.0, 1.0, 2.0], [3.0, 9.0, 4.0], [5.0, 7.0, 9.0]]), {"a": [0, 1], "b": [2]}).tolist()
     [[2.0, 3.0], [6.0, nan]]
@@ -169,46 +169,38 @@ def pool(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = Fal
     member = np.zeros((len(rows), whole.shape[-1]))
     for number, positions in enumerate(rows.values()):
         member[number, list(positions)] = 1
-    known = ~np.isnan(whole)
-    counts = member @ known.astype(float) @ member.T
-    sums = member @ np.where(known, whole, 0.0) @ member.T
+    present = ~np.isnan(whole)
+    counts = member @ present.astype(float) @ member.T
+    sums = member @ np.where(present, whole, 0.0) @ member.T
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def mean_of(matrices: Sequence[Array]) -> Array:
     """The mean of the numbers at each position; NaN where there are none."""
-    known = ~np.isnan(matrices)
-    total, count = np.where(known, matrices, 0).sum(axis=0), known.sum(axis=0)
+    present = ~np.isnan(matrices)
+    total, count = np.where(present, matrices, 0).sum(axis=0), present.sum(axis=0)
     return np.where(count, total / np.maximum(count, 1), np.nan)
 
 
-class LeftOut(NamedTuple):
-    """A client whose reply was refused, late or missing in a round, and why; the last number is the evaluation."""
-
-    round: int
-    client: str
-    why: str
-
-
-def left_out(run: RunFiles) -> list[LeftOut]:
-    """List all clients that were left out, round by round."""
-    absences: list[LeftOut] = []
+def list_exclusions(run: RunFiles) -> list[tuple[str, str, int]]:
+    """Each reply that was refused, late or missing: its client, why, and its round; the last one is the evaluation."""
+    exclusions: list[tuple[str, str, int]] = []
     for event in sorted((*run.of("round"), *run.of("failed"), *run.of("absent")), key=lambda each: each["round"]):
         key = {"round": "refused", "absent": "clients"}.get(event["event"])
         reasons = event[key] if key else {event["client"]: event["why"]}
-        absences += [LeftOut(event["round"] + 1, client, why) for client, why in reasons.items()]
-    return absences
+        exclusions += [(client, why, event["round"] + 1) for client, why in reasons.items()]
+    return exclusions
 
 
 def attendance_figures(run: RunFiles) -> list[Figure]:
     """Draw clients by rounds, or the share of each kind that took part, if not all took part in every round."""
     rounds, groups = [event["round"] + 1 for event in run.of("round")], group_clients(run)
-    why = {(one.round, one.client): one.why for one in left_out(run)}
-    there = {(event["round"] + 1, event["client"]) for event in run.of("client")}
+    why = {(round, client): reason for client, reason, round in list_exclusions(run)}
+    attended = {(event["round"] + 1, event["client"]) for event in run.of("client")}
     strangers = {client for _, client in why if not client.endswith(" (again)")} - set(groups.tasks)  # a second reply
     clients = [*groups.tasks, *sorted(strangers)]
     cells = [[(round, client) for round in rounds] for client in clients]
-    states = np.array([[2 if cell in why else 0 if cell in there else 1 for cell in row] for row in cells])
+    states = np.array([[2 if cell in why else 0 if cell in attended else 1 for cell in row] for row in cells])
     if not states.any():
         return []
     ticks = {"tick0": rounds[0], "dtick": max(1, ceil(len(rounds) / 8))}

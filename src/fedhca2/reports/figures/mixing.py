@@ -20,41 +20,41 @@ def attention_figures(run: RunFiles) -> list[Figure]:
     events = [
         e for e in run.of("aggregation") if e["part"] == "decoder" and e["mixing"] and np.ndim(e["mixing"][0]) == 3
     ]
-    return [figure for same in by_members(events, group_clients(run)) for figure in _attention(run, same)]
+    return [figure for group in by_members(events, group_clients(run)) for figure in _attention(run, group)]
 
 
-def _attention(run: RunFiles, same: MemberEvents) -> list[Figure]:
+def _attention(run: RunFiles, group: MemberEvents) -> list[Figure]:
     """Draw the attention among decoders of one layout."""
-    mark, members, rows = same.mark, same.members, same.rows
-    depth = max(len(event["mixing"][0]) for event in same.events)
-    same = replace(same, events=[event for event in same.events if len(event["mixing"][0]) == depth])
-    evenness = np.array([[entropy(np.array(tensor)) for tensor in event["mixing"][0]] for event in same.events])
+    mark, members, rows = group.mark, group.members, group.rows
+    depth = max(len(event["mixing"][0]) for event in group.events)
+    group = replace(group, events=[event for event in group.events if len(event["mixing"][0]) == depth])
+    evenness = np.array([[entropy(np.array(tensor)) for tensor in event["mixing"][0]] for event in group.events])
     names = decoder_tensors(run, members[0])
     if len(names) != depth:
         names = [f"tensor {i + 1}" for i in range(depth)]
-    shown = same.thinned(depth * len(rows) ** 2)
+    shown = group.thin_out(depth * len(rows) ** 2)
     states = shown.matrices(lambda event: event["mixing"][0], pooled=True)
     highest = max(2 / len(members), *(float(np.nanmax(state)) for state in states))  # an even share is a middle tone
     look: Trace = {"zmin": 0, "zmax": highest, "texttemplate": "%{z:.3f}" if len(rows) <= 20 else ""}
     look["sliders"] = [Slider("tensor", names, int(evenness[-1].argmin())), shown.slider]
     note = "Row: receiving decoder. Column: source. Value: attention weight. "
-    note += in_words(evenness, same.events[-1].get("of", len(members)), names)
-    title, by_tensor = f"Attention among decoders{same.part}", [state[i] for i in range(depth) for state in states]
+    note += describe_attention(evenness, group.events[-1].get("of", len(members)), names)
+    title, by_tensor = f"Attention among decoders{group.part}", [state[i] for i in range(depth) for state in states]
     attention = heat_map(f"attention{mark}", title, note, by_tensor, list(rows), **look)
     if evenness.min() >= PLAIN_MEAN:
         return [attention]
     note = "1: uniform, a plain mean; 0: a single source."
     layout = {"xaxis": {"title": {"text": "round"}, "automargin": True, "showgrid": False}}
-    about, rounds = (f"entropy{mark}", "Attention entropy", note), [event["round"] + 1 for event in same.events]
+    about, rounds = (f"entropy{mark}", "Attention entropy", note), [event["round"] + 1 for event in group.events]
     return [attention, heat_map(*about, [evenness.T], names, rounds, layout=layout, zmin=0, zmax=1)]
 
 
-def in_words(evenness: Array, members: int, names: Sequence[str]) -> str:
+def describe_attention(evenness: Array, members: int, names: Sequence[str]) -> str:
     """Say whether attention [rounds, tensors] differs from a plain mean, and where it does most.
 
-    >>> in_words(np.array([[0.999, 0.995]]), 4, ["weight", "bias"])
+    >>> describe_attention(np.array([[0.999, 0.995]]), 4, ["weight", "bias"])
     'It hardly differs from a plain mean: in every tensor and round, each decoder gets a weight of about 1/4.'
-    >>> in_words(np.array([[0.999, 0.5]]), 4, ["weight", "bias"])
+    >>> describe_attention(np.array([[0.999, 0.5]]), 4, ["weight", "bias"])
     'In the last round 1 of 2 tensors hardly differs from a plain mean; bias differs most.'
     """
     if evenness.min() >= PLAIN_MEAN:
@@ -90,13 +90,13 @@ def exchange_sentence(run: RunFiles) -> list[str]:
         sums += [applied[own].sum(), applied[alike & ~own].sum(), applied[~alike].sum()]
     if sums[1:].sum() <= 0:
         return []
-    own, alike, others = sums / sums.sum()
-    same = f", {alike:.0%} from clients with the same data and tasks" if alike else ""
-    rest = f" and {others:.0%} from {'other groups' if alike else 'the others'}"
+    own_share, alike_share, other_share = sums / sums.sum()
+    same = f", {alike_share:.0%} from clients with the same data and tasks" if alike_share else ""
+    rest = f" and {other_share:.0%} from {'other groups' if alike_share else 'the others'}"
     last = max(learned, default=0)
     beta = [float(np.mean(value)) for key, value in learned.get(last, {}).items() if "/decoder." in key]
     decoders = f" Decoders added the others' updates with a weight β of {np.mean(beta):.2f} at the end." if beta else ""
-    return [f"A client's new encoder has {own:.0%} of its weight from its own training{same}{rest}.{decoders}"]
+    return [f"A client's new encoder has {own_share:.0%} of its weight from its own training{same}{rest}.{decoders}"]
 
 
 def applied_weights(event: Event, learned: Sequence[Sequence[float]]) -> Array:
@@ -123,43 +123,43 @@ def grouping_figures(run: RunFiles) -> list[Figure]:
         e for e in run.of("aggregation") if e["part"] == "encoder" and e["mixing"] and np.ndim(e["mixing"][0]) == 2
     ]
     events = [event for event in events if len(event["mixing"][0]) > 1]  # members get different mixtures
-    return [figure for same in by_members(events, group_clients(run)) for figure in _grouping(run, same)]
+    return [figure for group in by_members(events, group_clients(run)) for figure in _grouping(run, group)]
 
 
-def _grouping(run: RunFiles, same: MemberEvents) -> list[Figure]:
+def _grouping(run: RunFiles, group: MemberEvents) -> list[Figure]:
     """Draw the groups among encoders of one layout."""
-    members, rows = same.members, same.rows
-    together = mean_of(same.matrices(friends))
+    members, rows = group.members, group.rows
+    together = mean_of(group.matrices(chosen_members))
     kinds = {event["client"]: client_kind(event["dataset"], event["tasks"]) for event in run.of("profile")} | run.kinds
     note = "How often the row's client chose the column's client to aggregate with, in rounds with both. "
-    note += correctness(together, [kinds.get(member, member) for member in members])
-    title, states = f"Who is grouped with whom{same.part}", [pool(together, rows, itself=True)]
-    figures = [heat_map(f"grouping{same.mark}", title, note, states, list(rows), zmin=0, zmax=1)]
-    shown = same.thinned(len(rows) ** 2)
-    note, highest = "Row: receiving client. Column: source. Value: weight.", float(np.nanmax(shown.matrices(shares)))
-    about, states = (f"mixing{same.mark}", "Weights per round", note), shown.matrices(shares, pooled=True)
-    figures.append(heat_map(*about, states, list(rows), sliders=[shown.slider], zmin=0, zmax=highest))
-    voted = replace(same, events=[event for event in same.events if event.get("votes") is not None])
+    note += describe_choices(together, [kinds.get(member, member) for member in members])
+    title, states = f"Who is grouped with whom{group.part}", [pool(together, rows, itself=True)]
+    figures = [heat_map(f"grouping{group.mark}", title, note, states, list(rows), zmin=0, zmax=1)]
+    shown = group.thin_out(len(rows) ** 2)
+    note, highest = "Row: receiving client. Column: source. Value: weight.", np.nanmax(shown.matrices(first_weights))
+    about, states = (f"mixing{group.mark}", "Weights per round", note), shown.matrices(first_weights, pooled=True)
+    figures.append(heat_map(*about, states, list(rows), sliders=[shown.slider], zmin=0, zmax=float(highest)))
+    voted = replace(group, events=[event for event in group.events if event.get("votes") is not None])
     if voted.events and len(members) <= MAX_ROWS:
         mean = np.nan_to_num(mean_of(voted.matrices(lambda event: event["votes"])))
         layers = [f"layer {i - len(mean)}" for i in range(len(mean))]
         note = "Mean votes over all rounds. Layers are numbered from the end of the encoder."
         slider, states = Slider("client", members, len(members) - 1), [mean[:, i] for i in range(len(members))]
-        about, highest = (f"votes{same.mark}", "Layer votes", note), float(mean.max())
+        about, highest = (f"votes{group.mark}", "Layer votes", note), float(mean.max())
         figures.append(heat_map(*about, states, layers, members, sliders=[slider], zmin=0, zmax=highest))
     return figures
 
 
-def friends(event: Event) -> Array:
+def chosen_members(event: Event) -> Array:
     """Whom each member chose, as 0 or 1, [N, N]: where layers voted, the K members with the most votes.
 
     What a member gets is not enough to tell: members of one task get the mean of all that these chose.
 
-    >>> friends({"votes": [[[2, 0, 1], [1, 2, 0], [0, 1, 2]]]}).tolist()
+    >>> chosen_members({"votes": [[[2, 0, 1], [1, 2, 0], [0, 1, 2]]]}).tolist()
     [[1.0, 0.0, 1.0], [1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]
     """
     if not event.get("votes"):
-        return np.asarray(shares(event) > 0, dtype=float)
+        return np.asarray(first_weights(event) > 0, dtype=float)
     votes = np.array(event["votes"], dtype=float)
     best = np.argsort(-votes.sum(axis=0), axis=1, kind="stable")[:, : int(votes.max())]
     chosen = np.zeros(votes.shape[1:])
@@ -167,24 +167,24 @@ def friends(event: Event) -> Array:
     return chosen
 
 
-def correctness(together: Array, kinds: Sequence[str]) -> str:
+def describe_choices(together: Array, kinds: Sequence[str]) -> str:
     """Say how often members chose those of their own data set and tasks; nothing if no two are of a kind.
 
-    >>> correctness(np.array([[1.0, 0.5, 0.0], [1.0, 1.0, 0.2], [0.0, 0.0, 1.0]]), ["a", "a", "b"])
+    >>> describe_choices(np.array([[1.0, 0.5, 0.0], [1.0, 1.0, 0.2], [0.0, 0.0, 1.0]]), ["a", "a", "b"])
     'Clients chose clients with the same data and tasks in 75% of cases, and others in 5%.'
     """
     same = np.array(kinds)[:, None] == np.array(kinds)
     others = ~np.eye(len(kinds), dtype=bool) & ~np.isnan(together)
     if not (same & others).any():
         return ""
-    told = f"Clients chose clients with the same data and tasks in {together[same & others].mean():.0%} of cases"
-    return told + (f", and others in {together[~same & others].mean():.0%}." if (~same & others).any() else ".")
+    sentence = f"Clients chose clients with the same data and tasks in {together[same & others].mean():.0%} of cases"
+    return sentence + (f", and others in {together[~same & others].mean():.0%}." if (~same & others).any() else ".")
 
 
-def shares(event: Event) -> Array:
+def first_weights(event: Event) -> Array:
     """The share of each member's row in what every member gets, [N, N], from the first blend of an aggregation.
 
-    >>> shares({"mixing": [[[0.5, 0.5, 0], [0, 0, 1]]], "gets": [[0, 0, 1]]}).tolist()
+    >>> first_weights({"mixing": [[[0.5, 0.5, 0], [0, 0, 1]]], "gets": [[0, 0, 1]]}).tolist()
     [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
     """
     weights = np.array(event["mixing"][0], dtype=float)

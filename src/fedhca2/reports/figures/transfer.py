@@ -40,12 +40,12 @@ class MeasuredPairs:
     @cached_property
     def best_givers(self) -> dict[str, tuple[str, float]]:
         """By client, whose update would help it most, and by how much, if any was measured."""
-        found = {}
+        best = {}
         for receiver, column in zip(self.members, self.mean.T, strict=True):
             if not np.isnan(column).all():
                 giver = int(np.nanargmax(column))
-                found[receiver] = self.members[giver], float(column[giver])
-        return found
+                best[receiver] = self.members[giver], float(column[giver])
+        return best
 
 
 def magnitude_similarity(gram: Array) -> Array:
@@ -64,42 +64,42 @@ def client_gains(run: RunFiles) -> dict[str, dict[int, float]]:
     return series(effects, lambda event: 100 * (1 - event["after"] / event["before"]), first=0)
 
 
-def measured_pairs(run: RunFiles) -> list[MeasuredPairs]:
+def list_pairs(run: RunFiles) -> list[MeasuredPairs]:
     """The pairs of every layout. If no transfer was measured, the updates that the server compared."""
     events = run.of("transfer")
     rounds = {event["round"] - 1 for event in run.of("effect")} if not events else set()
     if rounds:
         compared = [event for event in run.of("aggregation") if event["round"] in rounds and len(event["members"]) > 1]
         events = [event for event in compared if (event["part"], event["measure"]) == ("encoder", "rows")]
-    return [_pairs(same) for same in by_members(events, group_clients(run))]
+    return [_to_pairs(group) for group in by_members(events, group_clients(run))]
 
 
-def _pairs(same: MemberEvents) -> MeasuredPairs:
-    products = same.matrices(lambda event: event["products"])
-    transfer = same.matrices(lambda event: event.get("transfer", np.full(np.shape(event["products"]), np.nan)))
-    rounds = [event["round"] + 1 for event in same.events]
+def _to_pairs(group: MemberEvents) -> MeasuredPairs:
+    products = group.matrices(lambda event: event["products"])
+    transfer = group.matrices(lambda event: event.get("transfer", np.full(np.shape(event["products"]), np.nan)))
+    rounds = [event["round"] + 1 for event in group.events]
     cosine = [cosines(gram, "rows") for gram in products]
     magnitude = [magnitude_similarity(gram) for gram in products]
-    return MeasuredPairs(same.mark, same.members, rounds, [100 * each for each in transfer], cosine, magnitude)
+    return MeasuredPairs(group.mark, group.members, rounds, [100 * each for each in transfer], cosine, magnitude)
 
 
 def transfer_sentences(run: RunFiles) -> list[str]:
     """Say who gained and who helps, over all measured rounds; empty without `diagnostics`."""
     gains = {client: fmean(by_round.values()) for client, by_round in client_gains(run).items()}
-    pairs, sentences = measured_pairs(run), []
+    pairs, sentences = list_pairs(run), []
     if run.config.get("diagnostics") and not gains and not pairs:
         sentences.append("Who helps whom was not measured: in no measured round did clients share encoders.")
     if gains:
         sentences.append(_immediate_effect(gains, pairs))
     for group in pairs:
         rows = zip(group.members, group.mean, strict=True)
-        given = {name: float(np.nanmean(row)) for name, row in rows if not np.isnan(row).all()}
-        if given:
-            most, least = max(given, key=given.__getitem__), min(given, key=given.__getitem__)
-            first, last = ("help the others most", "least") if given[most] > 0 else ("harm the others least", "most")
+        helps = {name: float(np.nanmean(row)) for name, row in rows if not np.isnan(row).all()}
+        if helps:
+            most, least = max(helps, key=helps.__getitem__), min(helps, key=helps.__getitem__)
+            first, last = ("help the others most", "least") if helps[most] > 0 else ("harm the others least", "most")
             sentences.append(
-                f"Added as a whole, the update of {most} would {first} ({loss_text(given[most])} on average), "
-                f"and that of {least} {last} ({loss_text(given[least])})."
+                f"Added as a whole, the update of {most} would {first} ({loss_change(helps[most])} on average), "
+                f"and that of {least} {last} ({loss_change(helps[least])})."
             )
     return sentences
 
@@ -108,22 +108,24 @@ def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[MeasuredPairs]
     """Say whose loss the server's update lowered, and how a rise can agree with Δm."""
     most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
     better, of = sum(gain > 0 for gain in gains.values()), counted(len(gains), "client")
-    told = f"The server's update lowered the validation loss of {better} of {of} at once: it "
-    told += f"{'fell most' if gains[most] > 0 else 'rose least'} for {most} ({loss_text(gains[most])})"
+    sentence = f"The server's update lowered the validation loss of {better} of {of} at once: it "
+    sentence += f"{'fell most' if gains[most] > 0 else 'rose least'} for {most} ({loss_change(gains[most])})"
     if least != most:
-        told += f", and {'rose most' if gains[least] < 0 else 'fell least'} for {least} ({loss_text(gains[least])})"
+        sentence += (
+            f", and {'rose most' if gains[least] < 0 else 'fell least'} for {least} ({loss_change(gains[least])})"
+        )
     givers = [best for group in pairs if (best := group.best_givers.get(most)) and best[1] > 0]
     for giver, gain in givers[:1]:
-        told += f". The update of {giver}, added as a whole, would help {most} most ({loss_text(gain)})"
+        sentence += f". The update of {giver}, added as a whole, would help {most} most ({loss_change(gain)})"
     if better < len(gains):
-        told += ". A loss that rises at once can still end lower: Δm compares scores at the end of whole runs"
-    return f"{told}."
+        sentence += ". A loss that rises at once can still end lower: Δm compares scores at the end of whole runs"
+    return f"{sentence}."
 
 
-def loss_text(gain: float) -> str:
+def loss_change(gain: float) -> str:
     """The relative change of a loss, from how much smaller it became in percent.
 
-    >>> loss_text(2.5), loss_text(-1.0)
+    >>> loss_change(2.5), loss_change(-1.0)
     ('loss -2.50%', 'loss +1.00%')
     """
     return f"loss {gain_text(-gain)}"
@@ -133,7 +135,7 @@ def transfer_figures(run: RunFiles) -> list[Figure]:
     """Draw every client's gain, transfer between pairs as heat map and graph, and how pairs of updates relate."""
     gains = client_gains(run)
     figures = [_gain_bars(gains, " ".join([HOW_TO_READ, *transfer_sentences(run)]))] if gains else []
-    for pairs in measured_pairs(run):
+    for pairs in list_pairs(run):
         if not np.isnan(pairs.mean).all():
             figures += [_heat_map(pairs), _graph(pairs)]
         figures.append(_points(pairs))
@@ -151,9 +153,9 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], note: str, most: int = 
         ", ".join(f"round {round}: {gain_text(gain)}" for round, gain in sorted(gains[name].items())[-12:])
         for name in names
     ]
-    told = {"customdata": by_round, "hovertemplate": "%{y}: %{x:+.2f}%<br>%{customdata}<extra></extra>"}
+    hover = {"customdata": by_round, "hovertemplate": "%{y}: %{x:+.2f}%<br>%{customdata}<extra></extra>"}
     marker = {"color": [HELPS if means[name] > 0 else HARMS for name in names]}
-    trace = gain_bars("", GREY, names, [means[name] for name in names], marker=marker, **told)
+    trace = gain_bars("", GREY, names, [means[name] for name in names], marker=marker, **hover)
     layout = axes("decrease in validation loss (%)", "", height=130 + 22 * len(names))
     layout["xaxis"] |= {"zeroline": True, "zerolinecolor": GREY}
     layout["yaxis"] |= {"type": "category"}
@@ -188,12 +190,12 @@ def _reach(values: Sequence[Array]) -> float:
 def _graph(pairs: MeasuredPairs, most: int = 60) -> Figure:
     """Draw an arrow to each client, on the right, from the one whose update would help it most, on the left."""
     best = {name: giver for name, giver in pairs.best_givers.items() if giver[1] > 0}
-    drawn = sorted(best, key=lambda name: best[name][1], reverse=True)[:most]
-    givers = list(dict.fromkeys(best[name][0] for name in drawn))
-    receivers = sorted(drawn, key=lambda name: givers.index(best[name][0]))  # so that few arrows cross
+    strongest_first = sorted(best, key=lambda name: best[name][1], reverse=True)[:most]
+    givers = list(dict.fromkeys(best[name][0] for name in strongest_first))
+    receivers = sorted(strongest_first, key=lambda name: givers.index(best[name][0]))  # so that few arrows cross
     counts = Counter(best[name][0] for name in receivers)
-    told = [f"would help {counts[name]} most" for name in givers]
-    told_right = [f"{best[name][0]}: {gain_text(best[name][1])}" for name in receivers]
+    left_hover = [f"would help {counts[name]} most" for name in givers]
+    right_hover = [f"{best[name][0]}: {gain_text(best[name][1])}" for name in receivers]
     left, right = ({name: (i + 0.5) / len(names) for i, name in enumerate(names)} for names in (givers, receivers))
     strongest = max((value for _, value in best.values()), default=1.0)
     look = {"axref": "x", "ayref": "y", "ax": 0, "x": 1, "standoff": 8, "startstandoff": 8, "showarrow": True}
@@ -213,14 +215,14 @@ def _graph(pairs: MeasuredPairs, most: int = 60) -> Figure:
     )
     if len(best) > most:
         note += f" Shown: the {most} strongest of {len(best)} arrows."
-    traces = [_names(0, left, told, "middle left"), _names(1, right, told_right, "middle right")]
+    traces = [_names(0, left, left_hover, "middle left"), _names(1, right, right_hover, "middle right")]
     return Figure(f"giving{pairs.mark}", "Best donor for each client", note, traces, layout, wide=True)
 
 
-def _names(x: float, at: Mapping[str, float], told: list[str], position: str) -> dict[str, Any]:
+def _names(x: float, at: Mapping[str, float], hover_texts: list[str], position: str) -> dict[str, Any]:
     """Names in a column, each with a point."""
     text = {"text": list(at), "textposition": position, "cliponaxis": False}
-    hover = {"customdata": told, "hovertemplate": "%{text}<br>%{customdata}<extra></extra>"}
+    hover = {"customdata": hover_texts, "hovertemplate": "%{text}<br>%{customdata}<extra></extra>"}
     points = {"x": [x] * len(at), "y": list(at.values()), "marker": {"size": 9, "color": GREY}}
     return {"type": "scatter", "mode": "markers+text", **points, **text, **hover}
 

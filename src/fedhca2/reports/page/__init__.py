@@ -104,7 +104,7 @@ class Drawing:
     note: str
 
 
-Block = str | Table | AnswerBlock | Text | Gallery | Drawing | Figure  # a string is a remark in the place of a figure
+Block = str | Table | AnswerBlock | Text | Gallery | Drawing | Figure  # a string is a remark instead of a figure
 
 
 @dataclass(frozen=True)

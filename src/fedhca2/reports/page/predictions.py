@@ -10,7 +10,7 @@ from fedhca2.errors import UserError
 from fedhca2.painting import paint_depth
 from fedhca2.reports.figures.groups import group_clients
 from fedhca2.reports.page import Gallery, Key, Picture, address
-from fedhca2.reports.page.tables import known_gains
+from fedhca2.reports.page.tables import finite_gains
 from fedhca2.reports.pictures import paint, paint_label, to_image, unit_of
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, Task
@@ -25,7 +25,7 @@ def run_galleries(run: RunFiles) -> list[Gallery]:
     """Show labels, local and federated predictions by client and task; without a baseline, the untrained model's."""
     galleries = []
     colours = group_clients(run).client_colours
-    for client in chosen_clients(run):
+    for client in choose_clients(run):
         ours, alone = run.samples(client), run.baseline.samples(client) if run.baseline.begun else {}
         if not ours:
             continue
@@ -40,24 +40,24 @@ def run_galleries(run: RunFiles) -> list[Gallery]:
 def comparison_galleries(runs: Mapping[str, RunFiles]) -> list[Gallery]:
     """Show labels and the predictions of every method."""
     first, galleries = next(iter(runs.values())), []
-    for client in chosen_clients(first):
+    for client in choose_clients(first):
         samples = {label: run.samples(client) for label, run in list(runs.items())[:5]}
-        given = next((own for own in samples.values() if own), {})
-        columns = {label: (own, "after") for label, own in samples.items() if own and _same_images(given, own)}
+        reference = next((own for own in samples.values() if own), {})
+        columns = {label: (own, "after") for label, own in samples.items() if own and _same_images(reference, own)}
         if columns:
             galleries += _galleries(first, client, columns, "")
     return galleries
 
 
-def chosen_clients(run: RunFiles) -> list[str]:
+def choose_clients(run: RunFiles) -> list[str]:
     """All clients or, of many, those that gained most and least, and one of each kind."""
     clients = list(run.tasks)
     if len(clients) <= MAX_CLIENTS:
         return clients
-    ranked = [one.client for one in sorted(known_gains(run), key=lambda one: one.gain)]
+    ranked = [one.client for one in sorted(finite_gains(run), key=lambda one: one.gain)]
     ends = [*ranked[-3:], *ranked[:3]]
-    wanted = [*ends, *(own[0] for own in group_clients(run).groups.values() if own), *clients]
-    return list(dict.fromkeys(client for client in wanted if run.samples_file(client).is_file()))[:MAX_CLIENTS]
+    candidates = [*ends, *(own[0] for own in group_clients(run).groups.values() if own), *clients]
+    return list(dict.fromkeys(client for client in candidates if run.samples_file(client).is_file()))[:MAX_CLIENTS]
 
 
 def _same_images(one: Source, other: Source) -> bool:
@@ -84,33 +84,33 @@ def _gallery(run: RunFiles, client: str, task: Task, columns: Mapping[str, tuple
     images, rows = rank_images(task, scores[next(reversed(scores))]), []
     for word, i in images.items():
         ends = _ends(task, labels[i])
-        told = f"{ends[0]:.1f} to {ends[1]:.1f} {task.unit}" if ends else ""
+        range_text = f"{ends[0]:.1f} to {ends[1]:.1f} {task.unit}" if ends else ""
         pictures = [Picture(address(to_image(samples["image"][i]), photograph=True))]
-        pictures.append(_shown(task, labels[i], names, told, ends, label=True))
-        pictures += [_shown(task, own[i], names, _score(task, scores[label][i]), ends) for label, own in maps.items()]
+        pictures.append(_draw(task, labels[i], names, range_text, ends, label=True))
+        pictures += [_draw(task, own[i], names, _score(task, scores[label][i]), ends) for label, own in maps.items()]
         rows.append((word, pictures))
     seen = [own[list(images.values())] for own in (labels, *maps.values())]
     title = client if len(run.tasks.get(client, ())) == 1 else f"{client}, {task.title}"
     return Gallery(title, ["input", "label", *maps], rows, colour, colour_key(task, seen, names))
 
 
-def _shown(
+def _draw(
     task: Task, values: Array, names: Sequence[str], caption: str, ends: Ends | None, *, label: bool = False
 ) -> Picture:
     """Show a map as a picture, measured values on the range of their label, and a vector in words."""
     if task.output != "map":
-        return Picture(caption=caption, lines=in_words(task, values, names))
+        return Picture(caption=caption, lines=describe_vector(task, values, names))
     if ends:
         map = torch.from_numpy(values).float()
         return Picture(address(to_image(paint_depth(task.ignored(map) if label else map, *ends).numpy())), caption)
     return Picture(address((paint_label if label else paint)(task, values, names)), caption)
 
 
-def in_words(task: Task, vector: Array, names: Sequence[str]) -> list[tuple[str, float | None]]:
+def describe_vector(task: Task, vector: Array, names: Sequence[str]) -> list[tuple[str, float | None]]:
     """A vector as its class, as its largest shares, or as numbers.
 
     >>> from fedhca2.tasks import get_task
-    >>> in_words(get_task("multilabel"), np.array([0.1, 0.9]), ["chair", "table"])
+    >>> describe_vector(get_task("multilabel"), np.array([0.1, 0.9]), ["chair", "table"])
     [('table', 0.9), ('chair', 0.1)]
     """
     values = [round(float(value), 3) for value in vector]
@@ -121,8 +121,8 @@ def in_words(task: Task, vector: Array, names: Sequence[str]) -> list[tuple[str,
     if task.grouped_by == "class":
         return [(name(value), None) for value in values]
     if task.label_range(LabelSpace(classes=1)) == (0, 1):
-        known = sorted((-value, i) for i, value in enumerate(values) if value > 0)
-        return [(name(i), -value) for value, i in known[:5]]
+        positive = sorted((-value, i) for i, value in enumerate(values) if value > 0)
+        return [(name(i), -value) for value, i in positive[:5]]
     named = [f"{name(i)}: " if names or len(values) > 1 else "" for i in range(len(values))]
     return [(f"{about}{value:.4g}{unit_of(task)}", None) for about, value in zip(named[:5], values, strict=False)]
 
@@ -143,7 +143,7 @@ def image_scores(task: Task, predictions: Array, labels: Array, names: Sequence[
 
 
 def rank_images(task: Task, scores: Sequence[float]) -> dict[str, int]:
-    """The best, the middle and the worst image by score, or the first ones if nothing is known about them.
+    """The best, the middle and the worst image by score, or the first ones without two scores.
 
     >>> from fedhca2.tasks import get_task
     >>> rank_images(get_task("depth"), [0.4, 0.1, 0.2, nan])
@@ -168,7 +168,7 @@ def _score(task: Task, score: float) -> str:
 
 
 def _is_measured(task: Task) -> bool:
-    """Whether it has maps of measured values, whose range only their labels know."""
+    """Whether it has maps of measured values, whose range only their labels have."""
     unbounded = task.label_range(LabelSpace(classes=1))[1] == inf
     return task.output == "map" and bool(task.unit) and unbounded and task.label_channels == 1
 
@@ -177,19 +177,19 @@ def _ends(task: Task, label: Array) -> Ends | None:
     """The least and the greatest value of a label of measured values."""
     if not _is_measured(task):
         return None
-    known = label[task.known(torch.from_numpy(label).float()).numpy()]
-    return (float(known.min()), float(known.max())) if known.size else None
+    values = label[task.known(torch.from_numpy(label).float()).numpy()]
+    return (float(values.min()), float(values.max())) if values.size else None
 
 
-def colour_key(task: Task, seen: Sequence[Array], names: Sequence[str]) -> Key:
-    """What the colours of a task's maps mean: the classes that are seen, or a strip from lowest to highest."""
+def colour_key(task: Task, maps: Sequence[Array], names: Sequence[str]) -> Key:
+    """What the colours of a task's maps mean: the classes in them, or a strip from lowest to highest."""
     if task.output != "map":
         return Key()
     low, high = task.label_range(LabelSpace(names=tuple(names)) if names else LabelSpace(classes=256))
     if task.grouped_by == "class":
-        there = sorted({int(value) for maps in seen for value in np.unique(maps) if 0 <= value <= min(high, 254)})
+        present = sorted({int(value) for each in maps for value in np.unique(each) if 0 <= value <= min(high, 254)})
         swatches = []
-        for number in there:
+        for number in present:
             pixel = np.array(paint(task, np.full((1, 1, 1), number, np.float32), names))[0, 0]
             swatches.append((names[number] if number < len(names) else f"class {number}", f"#{bytes(pixel).hex()}"))
         return Key(swatches)

@@ -13,7 +13,7 @@ from fedhca2.reports.figures.groups import group_clients
 from fedhca2.reports.layouts import marked_cell, marks_note
 from fedhca2.reports.page import ONE_EVALUATION, AnswerBlock, Block, Cell, Drawing, Section, Table, Tile, tables
 from fedhca2.reports.page.predictions import comparison_galleries
-from fedhca2.reports.variants import differing, flat, variants
+from fedhca2.reports.variants import differing_keys, flatten, variants
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks.task import TRIVIAL
 from fedhca2.words import UNKNOWN, gain_text
@@ -24,8 +24,8 @@ Variants = Mapping[str, Sequence[RunFiles]]  # the seeds of each row of the tabl
 def several_sections(runs: list[RunFiles]) -> list[Section]:
     """Compare runs: results with differences, curves, predictions, weights, similarity, cost, and settings."""
     comparison, rows = gather(runs), variants(runs)
-    firsts = {label: same[0] for label, same in rows.items()}
-    others = [label for label, same in rows.items() if same[0].method != LOCAL]
+    firsts = {label: seeds[0] for label, seeds in rows.items()}
+    others = [label for label, seeds in rows.items() if seeds[0].method != LOCAL]
     colours = {label: COLOURS[others.index(label) % len(COLOURS)] if label in others else GREY for label in rows}
     results: list[Block] = [
         *tables.about_runs(runs),
@@ -51,11 +51,11 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
 def comparison_answer(comparison: Comparison, runs: Variants) -> AnswerBlock:
     """The method with the highest Δm, its spread over seeds, the others, and what it cost."""
     others = {m: row[DELTA_M] for m, row in comparison.entries.items() if DELTA_M in row and m not in comparison.alone}
-    known = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
-    if not known:
+    finite = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
+    if not finite:
         sentence = "Δm is unknown: a local score is 0, or no run of `local` has the same settings and seeds."
         return AnswerBlock("Δm", UNKNOWN, [tables.MEANING], [sentence, *tables.unclear_scores(runs)], ())
-    ranked = dict(sorted(known.items(), key=lambda pair: -pair[1].mean))
+    ranked = dict(sorted(finite.items(), key=lambda pair: -pair[1].mean))
     first, *rest = [
         Tile(f"Δm of {method}", f"{entry.mean:+.2f}%", _over_seeds(entry), tables.mark_of(entry.mean))
         for method, entry in ranked.items()
@@ -112,8 +112,8 @@ def _by_column(title: str, columns: Sequence[Column], rows: list[list[Cell]], no
 
 def settings_tables(runs: Mapping[str, RunFiles]) -> list[Table]:
     """List the settings in which the runs differ, and those that all of them have in common."""
-    settings = [dict(flat(run.settings)) for run in runs.values()]
-    keys = differing(list(runs.values()))
+    settings = [dict(flatten(run.settings)) for run in runs.values()]
+    keys = differing_keys(list(runs.values()))
     rows = [[Cell(key), *(Cell(str(own.get(key, UNKNOWN))) for own in settings)] for key in keys]
     common = [[Cell(key), Cell(str(value))] for key, value in settings[0].items() if key not in keys]
     return [
@@ -177,17 +177,17 @@ def _curve(
     if (main := curves.last_score(first, task)) is None:
         return None
     traces, means = [], {}
-    for method, same in rows.items():
-        by_run = [curves.task_series(run.of("metric"), task, main.metric) for run in same]
+    for method, runs in rows.items():
+        by_run = [curves.task_series(run.of("metric"), task, main.metric) for run in runs]
         seeds = [mean_series([own[client] for client in clients if client in own]) for own in by_run]
         rounds = sorted({round for one in seeds for round in one})
         traces += curves.draw_series(method, colours[method], seeds, rounds, band="seeds")
         means[method] = mean_series(seeds)
     if max((len(trace["x"]) for trace in traces), default=0) < 2:
         return None
-    most = max(len(same) for same in rows.values())
+    most = max(len(runs) for runs in rows.values())
     note = f"Mean of up to {most} seeds; band: lowest to highest." if most > 1 else ""
-    local = next((means[method] for method, same in rows.items() if same[0].method == LOCAL), None)
+    local = next((means[method] for method, runs in rows.items() if runs[0].method == LOCAL), None)
     note += f" {matching_rounds(means, local, main.higher_is_better)}" if local else ""
     return Figure(*about, note.strip(), traces, round_axes(first.rounds, curves.score_axis(main), traces))
 
@@ -199,8 +199,8 @@ def matching_rounds(means: Mapping[str, Series], local: Series, higher: bool) ->
     "Rounds to local's final score: local 2, fedper 1."
     """
     needed = {method: curves.rounds_to_match(one, local, higher) for method, one in means.items()}
-    told = ", ".join(f"{method} {'never' if round is None else round}" for method, round in needed.items())
-    return f"Rounds to {LOCAL}'s final score: {told}."
+    by_method = ", ".join(f"{method} {'never' if round is None else round}" for method, round in needed.items())
+    return f"Rounds to {LOCAL}'s final score: {by_method}."
 
 
 def mean_series(several: Sequence[Series]) -> Series:
@@ -227,13 +227,13 @@ def _of_each(
 
 def _costs(rows: Variants, colours: Mapping[str, str]) -> list[Figure]:
     rounds, seconds = next(iter(rows.values()))[0].rounds, []
-    for label, same in rows.items():
-        times = [{event["round"] + 1: event["seconds"] for event in run.of("round")} for run in same]
+    for label, runs in rows.items():
+        times = [{event["round"] + 1: event["seconds"] for event in run.of("round")} for run in runs]
         seconds += curves.draw_series(label, colours[label], times, range(1, rounds + 1), band="seeds")
-    sums = {label: [same[0].outcome.bytes[way] for way in ("up", "down")] for label, same in rows.items()}
+    sums = {label: [runs[0].outcome.bytes[way] for way in ("up", "down")] for label, runs in rows.items()}
     note = "Whole rounds: clients and server."
-    told = "All clients together, one seed: upload (dark), download (light)."
+    traffic_note = "All clients together, one seed: upload (dark), download (light)."
     return [
         Figure("seconds", "Time per round", note, seconds, round_axes(rounds, "s")),
-        curves.total_bytes("bytes", told, sums, colours),
+        curves.total_bytes("bytes", traffic_note, sums, colours),
     ]

@@ -7,7 +7,7 @@ from math import isfinite
 import numpy as np
 
 from fedhca2.reports.figures import GREY, Figure, Trace, gain_axes, gain_bars
-from fedhca2.reports.figures.groups import group_clients, left_out
+from fedhca2.reports.figures.groups import group_clients, list_exclusions
 from fedhca2.reports.figures.mixing import exchange_sentence
 from fedhca2.reports.page import AnswerBlock, Block, Cell, Table, Tile
 from fedhca2.reports.tables import (
@@ -31,8 +31,8 @@ TRIVIAL_MEANS = "Trivial: the largest class, or the mean, of the training labels
 PARTS = ("encoder", "decoder", "head")
 
 
-def known_gains(run: RunFiles) -> list[TaskScore]:
-    """The scores with a known gain, in the order of the clients and their tasks."""
+def finite_gains(run: RunFiles) -> list[TaskScore]:
+    """The scores with a finite gain, in the order of the clients and their tasks."""
     return [one for one in task_scores(*scores_of(run), run.task_set) if isfinite(one.gain)]
 
 
@@ -40,7 +40,7 @@ def _name(run: RunFiles, one: TaskScore) -> str:
     return run.short_name(f"{one.client}/{one.task}")
 
 
-def _both(run: RunFiles, one: TaskScore) -> str:
+def _score_texts(run: RunFiles, one: TaskScore) -> str:
     """A score and that of training alone."""
     alone = text_of(one.alone) if one.alone else UNKNOWN
     return f"{metric_title(one.ours.metric)} {alone} local, {text_of(one.ours)} {run.method}"
@@ -48,13 +48,13 @@ def _both(run: RunFiles, one: TaskScore) -> str:
 
 def about_runs(runs: Sequence[RunFiles]) -> list[str]:
     """The title of the runs, when the first of them started, and the command, if it is the same for all."""
-    told = [f"{title}." for title in dict.fromkeys(run.config.get("title") for run in runs) if title]
+    sentences = [f"{title}." for title in dict.fromkeys(run.config.get("title") for run in runs) if title]
     origins = [run.outcome.origin for run in runs if run.finished and run.outcome.origin]
     if origins:
         first = min(origins, key=lambda origin: str(origin["started"]))
         command = f": `{first['command']}`" if len({origin["command"] for origin in origins}) == 1 else "."
-        told.append(f"Started {datetime.fromisoformat(first['started']):%d %B %Y, %H:%M} UTC{command}")
-    return [" ".join(told)] if told else []
+        sentences.append(f"Started {datetime.fromisoformat(first['started']):%d %B %Y, %H:%M} UTC{command}")
+    return [" ".join(sentences)] if sentences else []
 
 
 def scores_of(run: RunFiles) -> tuple[Scores, Scores | None]:
@@ -69,7 +69,7 @@ def scores_of(run: RunFiles) -> tuple[Scores, Scores | None]:
 
 def run_answer(run: RunFiles) -> list[Block]:
     """Δm, what each client and task gained, and what it cost."""
-    gains, answer = known_gains(run), _answer(run)
+    gains, answer = finite_gains(run), _answer(run)
     if not gains:
         return [answer]
     return [answer, _bars(run, gains)] if len(gains) <= 40 else [answer, _boxes(run, gains), _ends(run, gains)]
@@ -85,8 +85,8 @@ def _answer(run: RunFiles) -> AnswerBlock:
         sentences = ["No local baseline, so Δm is unknown. Rerun with `--set baseline=true`."]
     elif result.delta_m is not None and isfinite(result.delta_m):
         number, mark = gain_text(result.delta_m), mark_of(result.delta_m)
-        told = [how_certain(result.clients, result.baseline, run.task_set), across_text(result, run.task_set)]
-        sentences = [*filter(None, told), *exchange_sentence(run)]
+        candidates = [how_certain(result.clients, result.baseline, run.task_set), across_text(result, run.task_set)]
+        sentences = [*filter(None, candidates), *exchange_sentence(run)]
         if run.several_of_a_kind and (by_client := result.delta_m_by_client) is not None:
             tiles.append(Tile("Δm by client", gain_text(by_client), "mean over clients; Δm averages each group first"))
     sentences += unclear_scores({"": [run]})
@@ -100,20 +100,20 @@ def unclear_scores(rows: Mapping[str, Sequence[RunFiles]]) -> list[str]:
     """
     counts = []
     for name, runs in rows.items():
-        every = [(run, one) for run in runs for one in task_scores(run.outcome.clients, None, run.task_set)]
-        known = [(run, one) for run, one in every if isfinite(one.ours.trivial)]
-        unclear = [_name(run, one) for run, one in known if not one.ours.is_clear]
-        told = f"{len(unclear):,} of {counted(len(known), 'score')}{f' of {name}' * bool(name)}"
-        told += f" ({', '.join(unclear)})" if len(runs) == 1 and len(unclear) <= 6 else ""
-        counts += [told] * bool(unclear)
+        all_scores = [(run, one) for run in runs for one in task_scores(run.outcome.clients, None, run.task_set)]
+        comparable = [(run, one) for run, one in all_scores if isfinite(one.ours.trivial)]
+        unclear = [_name(run, one) for run, one in comparable if not one.ours.is_clear]
+        text = f"{len(unclear):,} of {counted(len(comparable), 'score')}{f' of {name}' * bool(name)}"
+        text += f" ({', '.join(unclear)})" if len(runs) == 1 and len(unclear) <= 6 else ""
+        counts += [text] * bool(unclear)
     return [f"Not clearly better than a trivial answer, the same for every input: {', '.join(counts)}."][: len(counts)]
 
 
 def _end_tiles(run: RunFiles) -> list[Tile]:
-    ranked = sorted(known_gains(run), key=lambda one: one.gain)
+    ranked = sorted(finite_gains(run), key=lambda one: one.gain)
     ends = (("Best", ranked[-1]), ("Worst", ranked[0])) if len(ranked) > 1 else ()
     return [
-        Tile(word, gain_text(one.gain), f"{_name(run, one)}: {_both(run, one)}", mark_of(one.gain))
+        Tile(word, gain_text(one.gain), f"{_name(run, one)}: {_score_texts(run, one)}", mark_of(one.gain))
         for word, one in ends
     ]
 
@@ -136,10 +136,10 @@ def _bars(run: RunFiles, gains: Sequence[TaskScore]) -> Figure:
     for label, colour in groups.colours.items():
         if own := [one for one in gains if labels.get(one.client) == label]:
             numbers = {"text": [gain_text(one.gain) for one in own], "textposition": "outside"}
-            told: Trace = {"hovertext": [_both(run, one) for one in own]}
-            told["hovertemplate"] = "%{y}<br>%{hovertext}<extra></extra>"
+            hover: Trace = {"hovertext": [_score_texts(run, one) for one in own]}
+            hover["hovertemplate"] = "%{y}<br>%{hovertext}<extra></extra>"
             names, percent = [_name(run, one) for one in own], [one.gain for one in own]
-            traces.append(gain_bars(label, colour, names, percent, **numbers, **told))
+            traces.append(gain_bars(label, colour, names, percent, **numbers, **hover))
     height = 90 + 30 * len(gains)
     layout = gain_axes(GAIN, [one.gain for one in gains], height, barmode="overlay", bargap=0.25)
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": [_name(run, one) for one in gains]}
@@ -167,7 +167,7 @@ def _boxes(run: RunFiles, gains: Sequence[TaskScore]) -> Figure:
 def _ends(run: RunFiles, gains: Sequence[TaskScore]) -> Table:
     ranked, colours = sorted(gains, key=lambda one: -one.gain), group_clients(run).client_colours
     rows = [
-        [Cell(_name(run, one), colour=colours.get(one.client, "")), Cell(_both(run, one)), gain_cell(one.gain)]
+        [Cell(_name(run, one), colour=colours.get(one.client, "")), Cell(_score_texts(run, one)), gain_cell(one.gain)]
         for one in [*ranked[:5], *ranked[-5:]]
     ]
     return Table("Five largest and smallest gains", ["client", "scores", "gain"], rows, wide=False)
@@ -215,9 +215,9 @@ def federation_table(run: RunFiles) -> Table:
 def result_table(run: RunFiles) -> Table:
     """List trivial score, local baseline, score and relative gain of every client and task."""
     scores, baseline = scores_of(run)
-    colours, every = group_clients(run).client_colours, list(task_scores(scores, baseline, run.task_set))
-    has_floor, rows = any(isfinite(one.ours.trivial) for one in every), []
-    for one in every:
+    colours, all_scores = group_clients(run).client_colours, list(task_scores(scores, baseline, run.task_set))
+    has_floor, rows = any(isfinite(one.ours.trivial) for one in all_scores), []
+    for one in all_scores:
         row = [Cell(_name(run, one), colour=colours.get(one.client, "")), Cell(heading_of(one.ours))]
         row += [Cell(score_text(one.ours.unit, one.ours.trivial), value=one.ours.trivial)] * has_floor
         if baseline:  # without `alone`, a site was away during the evaluation
@@ -232,7 +232,7 @@ def result_table(run: RunFiles) -> Table:
     title = f"All {len(rows):,} results" if len(rows) > MAX_CLIENT_ROWS else "Results"
     notes = ["Scores are on test images."] * (run.result is not None and run.result.split == "test")
     notes += [TRIVIAL_MEANS] * has_floor
-    notes += ["†: not clearly better than that."] * (has_floor and not all(one.ours.is_clear for one in every))
+    notes += ["†: not clearly better than that."] * (has_floor and not all(one.ours.is_clear for one in all_scores))
     return Table(title, columns, rows, " ".join(notes))
 
 
@@ -264,10 +264,10 @@ def facts_table(runs: list[RunFiles]) -> Table:
             cost += [Cell(size_text(run.outcome.bytes[way]), value=run.outcome.bytes[way]) for way in ("up", "down")]
         about = [Cell(run.method), *(Cell(str(run.config[key])) for key in ("rounds", "seed"))]
         device = run.outcome.device if run.finished else ""
-        rows.append([*about, *cost, Cell(str(len(left_out(run)))), Cell(device)])
+        rows.append([*about, *cost, Cell(str(len(list_exclusions(run)))), Cell(device)])
     if len(rows) == 1:
-        turned = [[Cell(name), cell] for name, cell in zip(columns, rows[0], strict=True)]
-        return Table("The run", ["fact", "value"], turned, note, wide=False)
+        facts = [[Cell(name), cell] for name, cell in zip(columns, rows[0], strict=True)]
+        return Table("The run", ["fact", "value"], facts, note, wide=False)
     return Table("The runs", columns, rows, note)
 
 
@@ -283,10 +283,9 @@ def versions_table(runs: list[RunFiles]) -> Table:
 
 def reasons_tables(run: RunFiles) -> list[Table]:
     """List whose replies were left out, and what clients that took part did not do, in which rounds and why."""
-    absences = [(one.client, one.why, one.round) for one in left_out(run)]
     declined = [(event["client"], event["why"], event["round"] + 1) for event in run.of("declined")]
     notes = {
-        "Excluded": (absences, "Each counts as absent in that round. Round N+1 is the final evaluation."),
+        "Excluded": (list_exclusions(run), "Each counts as absent in that round. Round N+1 is the final evaluation."),
         "Declined": (declined, "These clients took part but rejected the server's update, or kept their scores."),
     }
     tables = []
@@ -294,7 +293,7 @@ def reasons_tables(run: RunFiles) -> list[Table]:
         rounds: dict[tuple[str, str], list[int]] = {}
         for client, why, round in reasons:
             rounds.setdefault((client, why), []).append(round)
-        rows = [[Cell(client), Cell(spans(own)), Cell(why)] for (client, why), own in rounds.items()]
+        rows = [[Cell(client), Cell(format_ranges(own)), Cell(why)] for (client, why), own in rounds.items()]
         if len(rows) > 100:
             note += f" The first 100 of {len(rows)} reasons are shown; {EVENTS} has all of them."
         tables += [Table(title, ["client", "rounds", "reason"], rows[:100], note)] * bool(rows)
@@ -318,10 +317,10 @@ def privacy_table(run: RunFiles) -> list[Table]:
     return [Table("Privacy", ["client", "updates sent", "ε", "ε by dp-accounting"], rows, note)]
 
 
-def spans(rounds: Iterable[int]) -> str:
+def format_ranges(rounds: Iterable[int]) -> str:
     """Write round numbers as ranges.
 
-    >>> spans([1, 2, 3, 7, 9, 10])
+    >>> format_ranges([1, 2, 3, 7, 9, 10])
     '1–3, 7, 9–10'
     """
     ranges: list[list[int]] = []

@@ -26,8 +26,8 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
     if not runs:
         raise UserError("page", "expected at least one run, got none")
     for run in runs:
-        found = run.recorded_result
-        missing = {"seconds", "bytes", "versions", "device"} - found.model_fields_set if found else ()
+        result = run.recorded_result
+        missing = {"seconds", "bytes", "versions", "device"} - result.model_fields_set if result else ()
         if missing:
             fault = f"got no {', '.join(missing)}; was it written by an older version?"
             raise UserError(run.path, f"expected a result with the run's cost, {fault}")
@@ -43,15 +43,15 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
 
 def render(title: str, sections: Sequence[Section]) -> str:
     """Render the whole page as text; raises ValueError if two figures have the same id, by which they are drawn."""
-    drawn = [figure for section in sections for figure in section.figures]
-    figures = {figure.id: figure.to_json() for figure in drawn}
-    if len(figures) < len(drawn):
-        ids = [figure.id for figure in drawn]
-        raise ValueError(f"figures: expected each id once, got {', '.join(id for id in figures if ids.count(id) > 1)}")
+    figures = [figure for section in sections for figure in section.figures]
+    by_id = {figure.id: figure.to_json() for figure in figures}
+    if len(by_id) < len(figures):
+        ids = [figure.id for figure in figures]
+        raise ValueError(f"figures: expected each id once, got {', '.join(id for id in by_id if ids.count(id) > 1)}")
     loader = PackageLoader("fedhca2.reports.page")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["code"] = lambda text: Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-    data = json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(by_id, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return environment.get_template("page.html").render(
         title=title, sections=sections, figures=data, plotly=get_plotlyjs(), version=__version__
     )
@@ -60,10 +60,10 @@ def render(title: str, sections: Sequence[Section]) -> str:
 def single_sections(run: RunFiles) -> list[Section]:
     """Everything about one run, a section for each tab. A part that the method lacks gets none."""
     answer, scores = tables.run_answer(run), curves.metric_curves(run)
-    beside = replace(tables.result_table(run), wide=len(answer) == 1)  # the bars, if there are any
+    results = replace(tables.result_table(run), wide=len(answer) == 1)  # the bars, if there are any
     missing = [ONE_EVALUATION] if not scores and run.of("metric") else []
     parts: Mapping[str, Sequence[Block]] = {
-        "Results": [*tables.about_runs([run]), *answer, *tables.kinds_tables(run), beside],
+        "Results": [*tables.about_runs([run]), *answer, *tables.kinds_tables(run), results],
         "Training": [*missing, *scores, *curves.loss_curves(run)],
         "Predictions": predictions.run_galleries(run),
         "Learned weights": curves.weight_figures(run),
