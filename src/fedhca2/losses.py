@@ -97,7 +97,8 @@ def class_cross_entropy(output: Tensor, label: Tensor) -> Tensor:
     >>> class_cross_entropy(torch.zeros(2, 2), torch.tensor([[1.0], [torch.nan]]))
     tensor(0.6931)
     """
-    valid, target = ~label.squeeze(1).isnan(), label.squeeze(1).nan_to_num().long()
+    valid = ~label.squeeze(1).isnan()
+    target = torch.where(valid, label.squeeze(1), 0).long()
     return _mean_over(valid, functional.cross_entropy(output.float(), target, reduction="none"))
 
 
@@ -107,7 +108,8 @@ def multilabel_bce(output: Tensor, label: Tensor) -> Tensor:
     >>> multilabel_bce(torch.zeros(1, 3), torch.tensor([[1.0, 0.0, torch.nan]]))
     tensor(0.6931)
     """
-    valid, target = ~label.isnan(), label.nan_to_num()
+    valid = ~label.isnan()
+    target = torch.where(valid, label, 0.0)
     return _mean_over(valid, functional.binary_cross_entropy_with_logits(output.float(), target, reduction="none"))
 
 
@@ -117,5 +119,6 @@ def smooth_l1(output: Tensor, label: Tensor) -> Tensor:
     >>> smooth_l1(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, torch.nan]]))
     tensor(2.5000)
     """
-    valid, target = ~label.isnan(), label.nan_to_num()
+    valid = ~label.isnan()
+    target = torch.where(valid, label, 0.0)
     return _mean_over(valid, functional.smooth_l1_loss(output.float(), target, reduction="none"))

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Literal, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedhca2.data.augmentation import SCALES, Choices, InputFormat, Packed, Preparation, pack
@@ -112,8 +113,8 @@ class Batches:
     def _batches(self, positions: Sequence[int], choices: Choices | None, feed: DeviceFeed | None) -> Iterator[Batch]:
         """Batches of the images at these positions, with random choices for each, or only normalised and padded."""
         chosen, form = [self.indices[position] for position in positions], self._format
-        if isinstance(data := self.data, OwnSamples) and data.are_arrays:
-            arrays = self._map(lambda part: data.batch(chosen[part], self.tasks), len(chosen))
+        if self.are_arrays:
+            arrays = self._map(lambda part: self._stack(chosen[part]), len(chosen))
             return (Batch.of(each).map(lambda value: value.to(feed.device) if feed else value) for each in arrays)
         read = self._load if choices else self._load_to_fit
         all_choices = choices or Choices.none(len(chosen))
@@ -157,6 +158,13 @@ class Batches:
 
     def _load(self, index: int) -> Sample:
         return self.data.load(index, self.tasks)
+
+    def _stack(self, indices: Sequence[int]) -> Sample:
+        """Arrays with their labels, stacked."""
+        if isinstance(self.data, OwnSamples):
+            return self.data.batch(indices, self.tasks)
+        samples = [self._load(index) for index in indices]
+        return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
 
     def _load_to_fit(self, index: int) -> Sample:
         """Load a sample that fits into the network's input."""

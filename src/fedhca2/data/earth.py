@@ -73,9 +73,8 @@ class Earth:
         elevation, (height, width) = self.maps[-1], self.size
         for top in range(0, elevation.shape[0], height):
             for left in range(0, elevation.shape[1], width):
-                for_validation = (
-                    top // BLOCK + 2 * (left // BLOCK)
-                ) % 5 == 0  # one in five of each row and column of blocks
+                # One in five of each row and column of blocks.
+                for_validation = (top // BLOCK + 2 * (left // BLOCK)) % 5 == 0
                 tile = slice(top, top + height), slice(left, left + width)
                 north, east = _latitude(tile[0]), WEST + (left + width / 2) / PER_DEGREE
                 inside = any(n0 <= north < n1 and e0 <= east < e1 for n0, e0, n1, e1 in AREAS[continent])

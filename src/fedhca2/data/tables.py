@@ -27,7 +27,7 @@ Values = NDArray[np.float64]
 
 
 def read_rows(path: Path, columns: Iterable[str]) -> dict[int, dict[str, str]]:
-    """The rows of a CSV file by the number of their line; raises an error unless it has the `wanted` columns."""
+    """The rows of a CSV file by the number of their line; raises an error unless it has these columns."""
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.reader(lines)
         names = next(reader, [])

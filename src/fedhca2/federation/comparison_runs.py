@@ -63,13 +63,17 @@ def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: P
     """
     one = experiment.resolve()
     names = dict.fromkeys([LOCAL, *methods])
-    return plan_sweep({name: one if name == one.method_name else one.with_method(name) for name in names}, seeds, out)
+    return plan_sweep(
+        {name: one if name == one.method_name else one.with_method(name) for name in names}, seeds, out, "--methods"
+    )
 
 
-def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> list[ComparisonRun]:
+def plan_sweep(
+    variants: Mapping[str, Experiment], seeds: int, out: Path, option: str = "--over"
+) -> list[ComparisonRun]:
     """All runs of variants of an experiment by name, each with the Local run of its settings and seed.
 
-    Variants that differ only in settings that do not concern Local share one.
+    Variants that differ only in settings that do not concern Local share one. `option` is where their names come from.
     """
     if RunFiles(out).begun:
         raise UserError(out, "expected a new folder or that of a comparison, got a run in it")
@@ -83,8 +87,8 @@ def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> lis
             if experiment.method_name != LOCAL:
                 runs.setdefault(baseline, ComparisonRun(experiment.with_method(LOCAL), baseline, None))
             if folder in runs:
-                fault = f"expected values whose names differ in letters or digits, got {name!r} twice"
-                raise UserError("--over", fault)
+                fault = f"expected names that differ in letters or digits, got {name!r} twice"
+                raise UserError(option, fault)
         compared = None if experiment.method_name == LOCAL else baseline
         runs.setdefault(folder, ComparisonRun(experiment, folder, compared))
     for run in runs.values():

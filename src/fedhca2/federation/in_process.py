@@ -77,7 +77,7 @@ class InProcess:
                     reply = client.perform(orders[name], watch)
                     if orders[name].finish:
                         self._finished(client)
-                    replies[name] = replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
+                    replies[name] = replace(reply, rows={key: row.to(self.home) for key, row in reply.rows.items()})
 
         with self._working() as work:
             work.extend(self.pool.submit(serve, slot) for slot in self.slots)

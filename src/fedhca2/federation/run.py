@@ -99,11 +99,8 @@ def reopen(
             raise UserError("rounds", fault)
         if files.finished and experiment.rounds <= began.rounds:
             how = "" if settings_stay else f". To train longer: --set rounds=N with N above {began.rounds}"
-            page = (
-                ""
-                if (out / PAGE).is_file()
-                else f". To write its report: {shlex.join(['fedhca2', 'report', str(out)])}"
-            )
+            command = shlex.join(["fedhca2", "report", str(out)])
+            page = "" if (out / PAGE).is_file() else f". To write its report: {command}"
             raise UserError(out, f"already finished{how}{page}")
         yield folder, experiment
 

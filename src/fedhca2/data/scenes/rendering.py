@@ -48,9 +48,8 @@ def render(
         raise ValueError(f"{expected}, got {size}, {indices}, {seed}")
     device = torch.device(device)
     scenes = [_DRAW[domain](Dice([seed, list(_DRAW).index(domain), int(i)])) for i in indices]
-    pixels = (
-        2**13 if device.type == "cpu" else 2**18
-    )  # few steps, but arrays that fit a CPU's cache or some GiB of a GPU
+    # Few steps, but arrays that fit a CPU's cache or some GiB of a GPU.
+    pixels = 2**13 if device.type == "cpu" else 2**18
     step = max(1, pixels // (size[0] * size[1]))
     pieces = [see(scenes[i : i + step], size, device) for i in range(0, len(scenes), step)]
     return _labelled(domain, {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]})

@@ -82,9 +82,7 @@ class SiteRegistry:
         self._questions = defaultdict[int, Transmission](Transmission)  # by node, the question who it is
         self._slowest = 0.0  # seconds until the slowest answer to it
         self._waiting: dict[str, _Sent] = {}
-        self._late = defaultdict[int, set[str]](
-            set
-        )  # by node, messages that it may answer, though the answers are not needed
+        self._late = defaultdict[int, set[str]](set)  # by node, messages whose answers are not needed
 
     @cached_property
     def expected(self) -> dict[str, Profile]:

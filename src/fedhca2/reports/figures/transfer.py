@@ -111,9 +111,8 @@ def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[MeasuredPairs]
     sentence = f"The server's update lowered the validation loss of {better} of {of} at once: it "
     sentence += f"{'fell most' if gains[most] > 0 else 'rose least'} for {most} ({loss_change(gains[most])})"
     if least != most:
-        sentence += (
-            f", and {'rose most' if gains[least] < 0 else 'fell least'} for {least} ({loss_change(gains[least])})"
-        )
+        how = "rose most" if gains[least] < 0 else "fell least"
+        sentence += f", and {how} for {least} ({loss_change(gains[least])})"
     givers = [best for group in pairs if (best := group.best_givers.get(most)) and best[1] > 0]
     for giver, gain in givers[:1]:
         sentence += f". The update of {giver}, added as a whole, would help {most} most ({loss_change(gain)})"

@@ -246,10 +246,8 @@ class Ledger:
             try:
                 entries.append(Sent.model_validate_json(line))
             except ValidationError:
-                fault = (
-                    f"expected the record of an update, got {line[:40]!r}; nothing is sent until the file is repaired"
-                )
-                raise UserError(f"{self.path}: line {number}", fault) from None
+                got = f"got {line[:40]!r}; nothing is sent until the file is repaired"
+                raise UserError(f"{self.path}: line {number}", f"expected the record of an update, {got}") from None
         return entries
 
     def affords(self, run: str, round: int, noise: float, budget: SitePrivacy, kind: Kind = "update") -> bool:
