@@ -1,7 +1,10 @@
+from math import inf, nan
+
 import pytest
 import torch
 from torch.testing import assert_close
 
+from fedhca2 import losses
 from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.tasks.built_in import BUILT_IN
 
@@ -80,3 +83,9 @@ def test_loss_and_gradient_never_wait_for_the_gpu(task, rng):
         task.loss(output, task.ignored(task.flipped(label))).backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_an_infinite_label_makes_the_loss_infinite_and_a_missing_one_does_not_count():
+    output = torch.zeros(2, 1)
+    assert losses.smooth_l1(output, torch.tensor([[inf], [nan]])) == inf
+    assert losses.smooth_l1(output, torch.tensor([[1.0], [nan]])) == 0.5
