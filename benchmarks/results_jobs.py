@@ -179,8 +179,9 @@ def traces():
 
 
 def photographs():
-    """The papers' scenarios on photographs."""
+    """The papers' scenarios on photographs, and one seed of all other methods in the first."""
     yield from each(PHOTOGRAPHS, PHOTOGRAPHS_METHODS)
+    yield from each(PHOTOGRAPHS[:1], [method for method in METHODS if method not in PHOTOGRAPHS_METHODS], seeds=1)
 
 
 def recipe():
