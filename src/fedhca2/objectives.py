@@ -176,11 +176,15 @@ class Longer(Objective):
 
 
 class Pooled(Objective):
-    """The ceiling: clients train one model in turns, step by step, as if their data were in one place."""
+    """The ceiling: clients train one model, each step on batches of several, as if their data were in one place."""
 
     in_one_place: ClassVar[bool] = True
 
     kind: Literal["pooled"] = "pooled"
+    batches: int | None = Field(
+        None, ge=1, description="batches whose gradients add up in a step; null: one of each client; 1: they take turns"
+    )
+    balanced: bool = Field(True, description="give all clients' gradients of an encoder the same length in a step")
     final_epochs: Literal[0] = Field(0, description="none: the model is one for all")
 
 

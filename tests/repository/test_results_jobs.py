@@ -34,7 +34,7 @@ def test_names_are_unique_and_plain(list_jobs):
 def test_parts_are_listed_in_the_order_of_their_weight(list_jobs):
     lines = list_jobs("catalogue", "photographs")
     assert lines[0] == "scenes_1c-local-s0 scenes_1c --set seed=0 --set method.name=local"
-    assert lines[-1] == "real_2-fedhca2-s2 real_2 --set seed=2 --set method.name=fedhca2"
+    assert lines[-1] == "real_1c-fedadagrad-s0 real_1c --set seed=0 --set method.name=fedadagrad"
 
 
 def test_a_part_that_does_not_exist_is_refused(jobs, capsys):

@@ -18,7 +18,7 @@ from fedhca2.clients.evaluation import BestModel, evaluate, mean_loss, recalibra
 from fedhca2.clients.exchange import DeclinedError, Exchange, FirstRow, RowLimits, divergence
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state_file import ClientState
-from fedhca2.clients.training import Learner, LocalTerms, Training
+from fedhca2.clients.training import Learner, LocalTerms, Losses, Training, sum_of
 from fedhca2.data.batches import Batch, Batches, prefetch
 from fedhca2.messages import BatchNorm, Effect, Order, Profile, Reply
 from fedhca2.models.layers import draw_keep
@@ -288,12 +288,17 @@ class Client:
             learner.end_round()
         return losses
 
-    def single_steps(self, round: int, watch: BatchWatch) -> Iterator[dict[str, float]]:
-        """Train a round of the personal model, and yield each step's losses: others may take steps in between."""
-        steps = _count(self.name, self.steps, watch)
+    def gradients(self, round: int, watch: BatchWatch) -> Iterator[tuple[float, Losses]]:
+        """Add the gradients of a round of the personal model, batch by batch, and yield the rate and the losses.
+
+        Somebody else takes the steps.
+        """
+        seen = _count(self.name, self.steps, watch)
         for epoch, learner, batches in self._passes(round):
             for batch in batches:
-                yield learner.train_epoch([batch], self.rate(epoch), watch=steps, captures=self.device_slot.captures)
+                losses = learner.add_gradients(batch, self.device_slot.captures)
+                seen(sum_of(losses))
+                yield self.rate(epoch), losses
 
     def rate(self, epoch: Epoch) -> float:
         """The schedule's learning rate in one of the run's epochs."""

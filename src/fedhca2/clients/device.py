@@ -15,9 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from fedhca2.clients.training import (
+    PLAIN,
     Learner,
     LocalTerms,
     Losses,
+    TaskLoss,
+    add_gradients,
     autocast,
     autocast_dtype,
     set_mode,
@@ -36,6 +39,7 @@ from fedhca2.tasks import Task
 if TYPE_CHECKING:
     from fedhca2.clients.client import Client
 
+S = TypeVar("S", bound="CapturedStep")
 T = TypeVar("T")
 StepKind = Literal["plain", "captured", "compiled"]
 
@@ -53,9 +57,16 @@ class Captures:
 
     def step(self, learner: Learner, batch: Batch, terms: LocalTerms) -> "CapturedStep":
         """The captured step for this learner's kind of model and batch, loaded with the learner's values."""
-        key = (learner.model.kind, learner.training, _shapes(batch), terms.kind)
+        return self._loaded(CapturedStep, learner, batch, terms)
+
+    def gradients(self, learner: Learner, batch: Batch) -> "CapturedGradients":
+        """The captured gradients of this learner's kind of model and batch, loaded with the learner's values."""
+        return self._loaded(CapturedGradients, learner, batch, PLAIN)
+
+    def _loaded(self, work: type[S], learner: Learner, batch: Batch, terms: LocalTerms) -> S:
+        key = (work, learner.model.kind, learner.training, _shapes(batch), terms.kind)
         try:
-            step = self.graphs.get(key, lambda: CapturedStep(self, learner, batch, terms))
+            step = self.graphs.get(key, lambda: work(self, learner, batch, terms))
         except Exception as error:
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise CompilingError(str(error).partition("\n")[0]) from error
@@ -100,12 +111,15 @@ class CapturedStep:
                 fewer_kernels.enter_context(with_constants(self.constants))
                 if not captures.compile and (cast := autocast_dtype(captures.device, precision)):
                     fewer_kernels.enter_context(WeightsCastTogether(self.model.parameters(), cast))
-                losses = take_step(self.model, self.optimizer, self.batch, precision, self.terms, loss, weighted)
+                losses = self._work(precision, loss, weighted)
             for task, value in losses.items():
                 self.losses[task].copy_(value)
             self.total.copy_(sum_of(losses))
 
         self.graph = capture_graph(run)
+
+    def _work(self, precision: str, loss: TaskLoss, weighted: bool) -> Losses:
+        return take_step(self.model, self.optimizer, self.batch, precision, self.terms, loss, weighted)
 
     def __call__(self, batch: Batch) -> Losses:
         """Take one step on this batch; the next step overwrites the losses, and their `total`."""
@@ -143,6 +157,29 @@ class CapturedStep:
         for own, other in zip(self.model.parameters(), learner.parameters, strict=True):
             for name, value in self.optimizer.state.get(own, {}).items():
                 yield value, learner.optimizer.state[other], name
+
+
+class CapturedGradients(CapturedStep):
+    """`add_gradients` on its own tensors, which hold the gradients of one batch."""
+
+    def _work(self, precision: str, loss: TaskLoss, weighted: bool) -> Losses:
+        self.model.zero_grad()
+        return add_gradients(self.model, self.batch, precision, self.terms, loss, weighted)
+
+    @torch.no_grad()
+    def add_to(self, learner: Learner, batch: Batch) -> Losses:
+        """Add the gradients of a batch to those of a learner, and update its running statistics."""
+        losses = self(batch)
+        pairs = zip(learner.parameters, self.model.parameters(), strict=True)
+        both = [(parameter, own.grad) for parameter, own in pairs if own.grad is not None]
+        sums = [(parameter.grad, own) for parameter, own in both if parameter.grad is not None]
+        if sums:
+            torch._foreach_add_([total for total, _ in sums], [own for _, own in sums])
+        for parameter, own in both:
+            if parameter.grad is None:
+                parameter.grad = own.clone()
+        copy_values(list(learner.model.buffers()), list(self.model.buffers()))
+        return losses
 
 
 def task_prediction(task: Task, head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:

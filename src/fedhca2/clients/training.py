@@ -211,6 +211,30 @@ def total_loss(model: MultiTaskModel, losses: Losses, weighted: bool) -> Tensor:
     return sum_of({task: model.tasks[task].weight * value if weighted else value for task, value in losses.items()})
 
 
+def add_gradients(
+    model: MultiTaskModel,
+    batch: Batch,
+    precision: str,
+    terms: LocalTerms = PLAIN,
+    loss: TaskLoss = task_loss,
+    weighted: bool = True,
+) -> Losses:
+    """Add a batch's gradients to those of the parameters, with each task's loss `weighted` or not.
+
+    Returns the losses before weighting.
+    """
+    with autocast(batch.image.device, precision), dropping(model.drops, batch.keep):
+        decoded = model.decode(model.encoder(batch.image))
+        losses = {
+            task: loss(model.tasks[task], head, decoded[task], batch.labels[task]) for task, head in model.heads.items()
+        }
+    torch.autograd.backward(total_loss(model, losses, weighted))
+    if terms.pulled:
+        own = dict(model.named_parameters())
+        add_pull([own[name] for name, _ in terms.pulled], [anchor for _, anchor in terms.pulled], terms.pull)
+    return {task: value.detach() for task, value in losses.items()}
+
+
 def take_step(
     model: MultiTaskModel,
     optimizer: Optimizer,
@@ -220,21 +244,13 @@ def take_step(
     loss: TaskLoss = task_loss,
     weighted: bool = True,
 ) -> Losses:
-    """Update the model once, with each task's loss `weighted` or not; returns the losses before weighting."""
-    with autocast(batch.image.device, precision), dropping(model.drops, batch.keep):
-        decoded = model.decode(model.encoder(batch.image))
-        losses = {
-            task: loss(model.tasks[task], head, decoded[task], batch.labels[task]) for task, head in model.heads.items()
-        }
+    """Update the model once with the gradients of a batch; returns the losses before weighting."""
     optimizer.zero_grad()
-    torch.autograd.backward(total_loss(model, losses, weighted))
-    if terms.pulled:
-        own = dict(model.named_parameters())
-        add_pull([own[name] for name, _ in terms.pulled], [anchor for _, anchor in terms.pulled], terms.pull)
+    losses = add_gradients(model, batch, precision, terms, loss, weighted)
     optimizer.step()
     if terms.drifts:
         add_drifts(optimizer, dict(model.named_parameters()), terms.drifts)
-    return {task: value.detach() for task, value in losses.items()}
+    return losses
 
 
 @torch.no_grad()
@@ -295,6 +311,13 @@ class Learner:
             weighted=self.training.loss_weights,
             terms=terms,
         )
+
+    def add_gradients(self, batch: Batch, captures: "Captures | None") -> Losses:
+        """Add a batch's gradients to those of the parameters, for a step of an optimiser elsewhere."""
+        if captures:
+            return captures.gradients(self, batch).add_to(self, batch)
+        set_mode(self.model, frozenset())
+        return add_gradients(self.model, batch, self.training.precision, weighted=self.training.loss_weights)
 
     def end_round(self) -> None:
         """Reset the moments if they should not persist across rounds."""

@@ -1,24 +1,26 @@
 """The engine within this process: it opens the data sets here, for clients of their own, or that train one model."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import inf
+from statistics import fmean
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.nn.utils import get_total_norm
 
 from fedhca2.clients import BatchWatch, Client, DeviceSlot, on_device
 from fedhca2.clients.evaluation import Arrays, sample_labels, sample_predictions
 from fedhca2.clients.exchange import divergence
 from fedhca2.clients.precompile import precompile
-from fedhca2.clients.training import Learner
+from fedhca2.clients.training import Learner, Losses
 from fedhca2.cores import host_free
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
@@ -149,8 +151,9 @@ def _one_of_each(profiles: Iterable[Profile], count: int) -> list[str]:
 class PooledRun(InProcessRun):
     """Clients that train one encoder, and one decoder and head for each task of the same classes.
 
-    They take turns at the steps, spread evenly over a round. A step uses a batch of one client, with the labels that it
-    has. Parameters and moments are the same for all; running statistics stay with the client, whose images they follow.
+    Their batches are spread evenly over a round, each with the labels that its client has. A step adds the gradients of
+    some batches in a row; those of the encoder at one length, or the tasks with large losses would decide. Parameters
+    and moments are the same for all; running statistics stay with the client, whose images they follow.
     """
 
     all_stay: ClassVar[bool] = True
@@ -161,6 +164,7 @@ class PooledRun(InProcessRun):
         self.pool.shutdown()
         self._work_at(self.slots[:1])  # each step follows another
         parameters, moments = dict[Hashable, Parameter](), defaultdict[Tensor, Any](dict)
+        by_share = defaultdict[float, dict[Parameter, None]](dict)
         for name in self.profiles:
             self.store.prepare([name])
             with self.store.borrow(name, changed=False) as client:
@@ -168,6 +172,13 @@ class PooledRun(InProcessRun):
                     pass
                 share_parameters(client, parameters)
                 share_moments(client, moments)
+                for group in client.training.groups(client.personal.model):
+                    by_share[group["share"]] |= dict.fromkeys(group["params"])
+        training = self.experiment.training
+        groups = [{"params": list(own), "share": share} for share, own in by_share.items()]
+        self.optimizer = training.optimizer.build(groups, training.learning_rate, training.weight_decay)
+        self.optimizer.state = moments
+        self.objective = cast(Pooled, self.experiment.resolved_method.local)
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Let clients evaluate, and then those that should train do so together; at the end, each has its own model."""
@@ -189,20 +200,66 @@ class PooledRun(InProcessRun):
             stack.enter_context(self._explain("method pooled", self.experiment.training, slot))
             clients = {name: stack.enter_context(self.store.borrow(name)) for name in self.profiles}
             stack.enter_context(on_device(next(iter(clients.values()))))
-            steps = {name: clients[name].single_steps(round, watch) for name in names}
+            gradients = {name: clients[name].gradients(round, watch) for name in names}
             counts = {name: clients[name].steps for name in names}
-            sums = {name: dict.fromkeys(clients[name].profile.tasks, 0.0) for name in names}
+            sums: dict[str, Losses] = {name: {} for name in names}
             seconds = dict.fromkeys(names, 0.0)
-            for name in spread_evenly(counts):
-                began = perf_counter()
-                for task, loss in next(steps[name]).items():
-                    sums[name][task] += loss / counts[name]
-                seconds[name] += perf_counter() - began
+            turns, size = spread_evenly(counts), self.objective.batches or len(names)
+            for first in range(0, len(turns), size):
+                rates, encoders = list[float](), defaultdict[Tensor, BalancedSum](BalancedSum)
+                for name in turns[first : first + size]:
+                    began = perf_counter()
+                    encoder = list(clients[name].personal.model.encoder.parameters())
+                    with encoders[encoder[0]].adding(encoder) if self.objective.balanced else nullcontext():
+                        rate, losses = next(gradients[name])
+                    rates.append(rate)
+                    sums[name] = {task: loss + sums[name].get(task, 0.0) for task, loss in losses.items()}
+                    seconds[name] += perf_counter() - began
+                for each in encoders.values():
+                    each.finish()
+                self._step_at(fmean(rates))
+            means = {name: {task: float(loss) / counts[name] for task, loss in sums[name].items()} for name in names}
             for name in names:
                 clients[name].personal.end_round()
-                if fault := divergence(sums[name], clients[name].personal.parameters):
+                if fault := divergence(means[name], clients[name].personal.parameters):
                     raise UserError("method pooled", f"{name}: {fault}; a lower training.learning_rate may help")
-        return {name: {"losses": sums[name], "seconds": seconds[name]} for name in names}
+        return {name: {"losses": means[name], "seconds": seconds[name]} for name in names}
+
+    def _step_at(self, rate: float) -> None:
+        """Update the model with the sum of its gradients."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["share"]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class BalancedSum:
+    """The sum of gradients of some parameters, each computed from another batch, as if all were equally long."""
+
+    def __init__(self) -> None:
+        self.lengths: list[Tensor] = []
+        self.total: dict[Parameter, Tensor] = {}
+
+    @contextmanager
+    def adding(self, parameters: Sequence[Parameter]) -> Iterator[None]:
+        """Add the gradients that are computed in this block, at the length of the first ones."""
+        for parameter in parameters:
+            parameter.grad = None
+        yield
+        gradients = {each: each.grad for each in parameters if each.grad is not None}
+        if not gradients:
+            return
+        self.lengths.append(get_total_norm(gradients.values()).clamp_min(torch.finfo(torch.float32).tiny))
+        torch._foreach_mul_(list(gradients.values()), self.lengths[0] / self.lengths[-1])
+        for each, own in gradients.items():
+            self.total[each] = self.total[each].add_(own) if each in self.total else own
+
+    def finish(self) -> None:
+        """Leave the sum with the parameters, at the mean length."""
+        if self.lengths:
+            torch._foreach_mul_(list(self.total.values()), torch.stack(self.lengths).mean() / self.lengths[0])
+        for parameter, total in self.total.items():
+            parameter.grad = total
 
 
 def share_parameters(client: Client, shared: dict[Hashable, Parameter]) -> None:

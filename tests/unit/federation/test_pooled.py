@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from fedhca2.errors import UserError
@@ -58,11 +59,53 @@ def test_every_client_has_scores_of_its_own_tasks(pooled):
     assert scores == {client["name"]: sorted(client["tasks"]) for client in CLIENTS}
 
 
-def test_the_pooled_model_takes_the_steps_of_all_clients(pooled):
-    state = load_file(pooled[0] / "checkpoints" / "round-000003" / "client-home.safetensors")
-    taken = {name: int(steps) for name, steps in state.items() if "/step/" in name}
-    assert {steps for name, steps in taken.items() if "/encoder." in name} == {3 * (1 + 1 + 2)}
-    assert {steps for name, steps in taken.items() if ".semseg." in name} == {3 * 2}
+def test_the_pooled_model_steps_with_gradients_of_all_clients_or_in_turns(pooled, tmp_path):
+    in_turns = three({"name": "pooled", "local": {"kind": "pooled", "batches": 1}})
+    run_small(in_turns, tmp_path / "turns")
+    assert (steps(pooled[0], "/encoder."), steps(pooled[0], ".semseg.")) == ({3 * 2}, {3 * 2})
+    assert (steps(tmp_path / "turns", "/encoder."), steps(tmp_path / "turns", ".semseg.")) == ({3 * 4}, {3 * 2})
+
+
+def steps(out, part):
+    """How many steps the last client's model took in a part."""
+    state = load_file(out / "checkpoints" / "round-000003" / "client-home.safetensors")
+    return {int(count) for name, count in state.items() if "/step/" in name and part in name}
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory):
+    """How far an encoder moves in one step of plain SGD, with the gradients of clients that have no common task."""
+    folder = tmp_path_factory.mktemp("moved")
+    clients = [{**CLIENTS[0], "tasks": ["semseg"]}, {**CLIENTS[1], "tasks": ["normals"]}]
+
+    def encoder(method, client, rate=0.1):
+        sgd = {"batch_size": 2, "learning_rate": rate, "weight_decay": 0, "optimizer": {"kind": "sgd"}}
+        training = {**sgd, "schedule": {"warmup_epochs": 0, "lag": False}}
+        out = folder / f"{method if isinstance(method, str) else 'unbalanced'}-{rate}"
+        if not out.exists():
+            run_small(three(method, training=training, clients=clients, rounds=1), out)
+        return torch.cat([each.flatten() for _, each in sorted(parameters(out, client, "encoder").items())])
+
+    start = encoder("local", "road", rate=1e-30)  # too small to move anything
+
+    def moved(method, client="road"):
+        return encoder(method, client) - start
+
+    return moved
+
+
+def test_gradients_of_an_encoder_add_up_at_one_length(moved):
+    one, other = moved("local"), moved("local", "lane")
+    assert other.norm() > 2 * one.norm() > 0.001
+    mean = (one.norm() + other.norm()) / 2
+    expected = (one / one.norm() + other / other.norm()) * mean
+    torch.testing.assert_close(moved("pooled"), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_gradients_of_an_encoder_add_up_as_they_are(moved):
+    as_they_are = {"name": "pooled", "local": {"kind": "pooled", "balanced": False}}
+    expected = moved("local") + moved("local", "lane")
+    torch.testing.assert_close(moved(as_they_are), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_one_client_alone_trains_as_with_local(tmp_path):
