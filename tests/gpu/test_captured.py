@@ -100,6 +100,22 @@ def test_a_captured_epoch_is_a_plain_one(terms, name):
     assert_close(found[2], expected[2], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("step", ["captured", "compiled"])
+def test_captured_gradients_add_up_as_plain_ones_do(step):
+    def gradients(place):
+        client = clients(small(**FP32))["home"]
+        client.device_slot = place
+        with on_device(client):
+            for batch in islice(client.batches(0), 2):
+                client.personal.add_gradients(batch, place.captures)
+            named = client.personal.model.named_parameters()
+            return {name: each.grad.cpu() for name, each in named if each.grad is not None}
+
+    expected, found = gradients(DeviceSlot(GPU, "plain")), gradients(DeviceSlot(GPU, step))
+    assert found.keys() == expected.keys()
+    assert_close(found, expected, rtol=1e-2, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["outdoor-semseg", "home"])
 def test_equal_epochs_end_with_equal_bits_whatever_else_the_gpu_does(name):
     ended = Event()
