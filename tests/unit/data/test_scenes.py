@@ -9,8 +9,19 @@ from fedhca2.data.label_spaces import CONTEXT_IDS
 from fedhca2.data.label_spaces import SCENE_LABELS as LABELS
 from fedhca2.data.scenes.drawing import draw_room, draw_street
 from fedhca2.data.scenes.rendering import count_people, encode_normals, render, salient, see
-from fedhca2.data.scenes.solids import UPRIGHT, Dice, Paint, Solid, box, capsule, ellipsoid, plane, rotation, sky
-from fedhca2.data.scenes.world import photograph
+from fedhca2.data.scenes.solids import (
+    UPRIGHT,
+    Dice,
+    Paint,
+    Solid,
+    box,
+    capsule,
+    ellipsoid,
+    photograph,
+    plane,
+    rotation,
+    sky,
+)
 from fedhca2.metrics.edges import boundaries
 
 DOMAINS = ("outdoor", "indoor")
@@ -106,10 +117,9 @@ def test_a_mirrored_scene_has_mirrored_labels_and_negated_x_normals(draw):
 
 
 def _before_the_camera(*rows):
-    world = [torch.tensor(row, dtype=torch.float64).numpy()[None] for row in rows]
     return photograph(
         Dice([0]),
-        world,
+        rows,
         sky(WHITE),
         eye=[0.0, 0.0, 0.0],
         view=rotation(0.0),
