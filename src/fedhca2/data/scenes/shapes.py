@@ -237,5 +237,5 @@ def pack(scenes: list[Scene], device: torch.device) -> World:
     marked = tensor(np.concatenate([columns, np.array(masks, dtype=np.float32)]))
     lights = tensor(values[3:, :, None])
     key = torch.tensor([[scene.key] for scene in scenes], device=device)
-    colours, numbers = lights[:6].split(3), lights[6:].unbind()
-    return World(most_solids, marked, solids, tensor(frame[..., None]), *colours, *numbers, key)
+    light = (tensor(frame[..., None]), lights[:3], lights[3:6], lights[6], lights[7], lights[8], key)
+    return World(most_solids, marked, solids, *light)
