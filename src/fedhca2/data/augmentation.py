@@ -143,6 +143,16 @@ class Packed(NamedTuple):
         canvases = {name: change(canvas) for name, canvas in self.canvases.items()}
         return Packed(canvases, change(self.lengths), self.choices.map(change))
 
+    def chosen(self, positions: Tensor, choices: Choices) -> "Packed":
+        """The images and labels at these positions, with choices for them."""
+        canvases = {name: canvas.index_select(0, positions) for name, canvas in self.canvases.items()}
+        return Packed(canvases, self.lengths[positions], choices)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all images and labels in memory."""
+        return sum(canvas.nbytes for canvas in self.canvases.values())
+
 
 def pack(samples: Sequence[Sample], choices: Choices, size: Size, *, pin: bool = False) -> Packed:
     """Put samples of any size on canvases of one size, usually the network's."""
