@@ -138,7 +138,9 @@ def test_semseg_comes_from_pascal_context_only_where_voc_has_none(root):
     assert (preferred, load(PascalContext, root, "semseg").unique().tolist()) == ([15], [3])
 
 
-def test_normals_are_zero_where_the_class_is_not_valid(root):
+def test_normals_are_zero_unless_the_class_is_one_of_nyud_or_a_television(root):
+    valid, others = np.repeat([[2, 2, 2, 427]], SIZE[0], axis=0), np.repeat([[3, 431, 0, 459]], SIZE[0], axis=0)
+    write(root / LABELS.format(IDS[0]), {"LabelMap": np.concatenate([valid, others], axis=1).astype(np.uint16)})
     actual = load(PascalContext, root, "normals")
     assert_close(actual[..., :4], torch.tensor([-1.0, -0.6, 1.0]).view(3, 1, 1).expand(3, SIZE[0], 4))
     assert not actual[..., 4:].any()
@@ -158,7 +160,8 @@ def test_training_edges_equal_those_of_opencv_and_scikit_image():
         ...###........
         ..............
     """
-    assert ["".join(".#"[int(on)] for on in row) for row in training_edges(label_map)] == expected.split()
+    edges = training_edges(torch.from_numpy(label_map.astype(np.int32)))
+    assert ["".join(".#"[int(on)] for on in row) for row in edges] == expected.split()
 
 
 @pytest.mark.parametrize(
@@ -296,8 +299,7 @@ def test_scenes_are_read_back_exactly(scenes, split):
     data, expected = PascalContext(scenes / "pascal_context", split), rendered("outdoor", split)
     expected["human_parts"] = TASKS["human_parts"].ignored(expected["human_parts"])  # unknown without people
     if split == "train":
-        edges = [torch.from_numpy(training_edges(label_map)) for label_map in expected["context"][:, 0].numpy()]
-        expected["edge"] = torch.stack(edges).float()[:, None]
+        expected["edge"] = torch.stack([training_edges(each) for each in expected["context"][:, 0]]).float()[:, None]
     for name in ("semseg", "sal", "normals", "human_parts", "edge"):
         assert torch.equal(all_of(data, name), expected[name]), name
     assert (all_of(data, "image").float() - expected["image"].float()).abs().mean() < 8  # JPEG
