@@ -64,7 +64,9 @@ class Earth:
     def __getitem__(self, index: int) -> dict[str, Any]:
         rows, columns = self.tiles[self.ids[index]]
         image, land, elevation = (each[rows, columns] for each in self.maps)
-        relief = _relief(elevation, _latitude(rows))
+        square = 5, round(5 / np.cos(np.radians(_latitude(rows))))  # towards the poles more cells make a kilometre
+        differ = scipy.ndimage.maximum_filter(elevation, square) - scipy.ndimage.minimum_filter(elevation, square)
+        relief = np.where(elevation > 0, np.digitize(differ, [0.2, 0.6]), IGNORE).astype(np.uint8)
         shores = boundaries(torch.from_numpy(land.astype(np.uint8)))
         return {"image": image, "water": land, "elevation": elevation, "relief": relief, "shores": shores}
 
@@ -84,13 +86,6 @@ class Earth:
 
 def _latitude(rows: slice) -> float:
     return 90 - float(rows.start + rows.stop) / 2 / PER_DEGREE
-
-
-def _relief(elevation: NDArray[np.float32], latitude: float) -> NDArray[np.uint8]:
-    """Classes of relief: how much elevations differ within five cells, 46 km; 255 where there is no land."""
-    square = 5, round(5 / np.cos(np.radians(latitude)))  # towards the poles more cells make a kilometre
-    differ = scipy.ndimage.maximum_filter(elevation, square) - scipy.ndimage.minimum_filter(elevation, square)
-    return np.where(elevation > 0, np.digitize(differ, [0.2, 0.6]), IGNORE).astype(np.uint8)
 
 
 @cache
