@@ -278,7 +278,8 @@ def _to_label(value: Any, task: Task, space: LabelSpace, size: Sequence[int]) ->
     shape = (channels, *size) if is_map else (channels,)
     if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
         value = torch.full(shape, nan)
-    label = _planes(value) if is_map else torch.atleast_1d(_tensor(value).float())
+    label = _planes(value) if is_map else _tensor(value).float()
+    label = label if label.ndim else label[None]
     if tuple(label.shape) != shape:
         if is_map:
             raise ValueError(f"expected {'×'.join(map(str, shape))} like its image, got {_shape(label)}")

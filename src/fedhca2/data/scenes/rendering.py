@@ -161,8 +161,11 @@ def scramble(number: Tensor) -> Tensor:
     return number.bitwise_xor_(number >> 16)
 
 
-def albedo(hit: Tensor, local: Tensor) -> Tensor:
-    """The colour [3, b, n] of each surface point: its solid's two colours, mixed by the solid's texture."""
+def shade(hit: Tensor, local: Tensor, normal: Tensor, lit: Tensor, distance: Tensor, world: World) -> Tensor:
+    """Linear colour [3, b, n]: albedo times ambient and direct light, faded into the haze; the sky keeps its colour.
+
+    The albedo of a surface point is its solid's two colours, mixed by the solid's texture.
+    """
     position = (local * hit[Solid.FREQUENCY]).add_(hit[Solid.OFFSET])
     cell = position.floor()
     checks = (cell[0] + cell[1]).add_(cell[2]).remainder_(2)
@@ -174,17 +177,11 @@ def albedo(hit: Tensor, local: Tensor) -> Tensor:
     blotches = (2.1 * y).add_((1.7 * z).add_(x).sin_(), alpha=2).sin_().add_(waves).div_(4).add_(0.5)
     mix = checks.mul_(hit[Solid.IS_CHECKED]).addcmul_(stripes, hit[Solid.IS_STRIPED])
     mix.addcmul_(blotches, hit[Solid.IS_BLOTCHED]).addcmul_(cells, hit[Solid.IS_CELLED])
-    return torch.lerp(hit[Solid.COLOURS][:3], hit[Solid.COLOURS][3:], mix)
-
-
-def shade(hit: Tensor, local: Tensor, normal: Tensor, lit: Tensor, distance: Tensor, world: World) -> Tensor:
-    """Linear colour [3, b, n]: albedo times ambient and direct light, faded into the haze; the sky keeps its colour."""
-    colour = albedo(hit, local)
+    albedo = torch.lerp(hit[Solid.COLOURS][:3], hit[Solid.COLOURS][3:], mix)
     direct = dot(normal, world.frame[2]).clamp_(min=0).mul_(lit)
-    lighted = (direct * world.colour).add_(world.ambient).mul_(colour)
+    lighted = (direct * world.colour).add_(world.ambient).mul_(albedo)
     clear = (distance * -world.haze).exp_()
-    seen = lighted.lerp_(world.ambient * 1.4, 1 - clear)
-    return seen.lerp_(colour, hit[Solid.IS_SKY])
+    return lighted.lerp_(world.ambient * 1.4, 1 - clear).lerp_(albedo, hit[Solid.IS_SKY])
 
 
 def expose(colour: Tensor, pixel: Tensor, world: World) -> Tensor:

@@ -169,7 +169,9 @@ def person(dice: Dice) -> list[Row]:
     """A person of any height who stands, walks, waves or sits, in clothes of any colour, feet (or seat) on y = 0."""
     s = dice.uniform(0.85, 1.1)
     girth = s * dice.uniform(1.0, 1.45)
-    shirt, trousers, skin = mix_paint(dice), mix_paint(dice), _skin(dice)
+    shirt, trousers = mix_paint(dice), mix_paint(dice)
+    tone = np.array([0.75, 0.45, 0.32]) * dice.uniform(0.25, 1.1) * np.array(dice.several(0.9, 1.1, 3))
+    skin = Paint((*tone.tolist(), *(tone * 0.85).tolist()), 3, 9.0, dice.uniform(0, 1))
     sleeves = shirt if dice.chance(0.6) else skin
     shins = trousers if dice.chance(0.6) else skin
     lean = dice.several(-0.25, 0.25, 2)
@@ -187,11 +189,6 @@ def person(dice: Dice) -> list[Row]:
         rows += _arm(dice, side, shoulder, s, sleeves, skin)
         rows += _leg(dice, side, (side * 0.1 * girth, 0.0, 0.0), s, sitting, trousers, shins)
     return rows
-
-
-def _skin(dice: Dice) -> Paint:
-    tone = np.array([0.75, 0.45, 0.32]) * dice.uniform(0.25, 1.1) * np.array(dice.several(0.9, 1.1, 3))
-    return Paint((*tone.tolist(), *(tone * 0.85).tolist()), 3, 9.0, dice.uniform(0, 1))
 
 
 def _arm(dice: Dice, side: float, shoulder: Vector, s: float, sleeve: Paint, skin: Paint) -> list[Row]:
