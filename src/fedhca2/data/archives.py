@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -95,8 +94,7 @@ class Archive(SameForAll, ABC):
         """The sources of every task's labels, and under "image" of the images."""
 
     def _exists(self, path: Path) -> bool:
-        folder = path.parent
-        if folder not in self._listed:  # once: far fewer calls than checking every file
+        if (folder := path.parent) not in self._listed:  # once: far fewer calls than checking every file
             self._listed[folder] = frozenset(folder.iterdir() if folder.is_dir() else ())
         return path in self._listed[folder]
 
@@ -131,8 +129,7 @@ class Archive(SameForAll, ABC):
             if name not in ("image", *self.labels):
                 labelled = ", ".join(self.labels) or "none"
                 raise MissingFileError(self.root, f"expected labels for '{name}', got {labelled}")
-            missing = [path for id in self.ids for path in self.files(name, id) if not self._exists(path)]
-            if missing:
+            if missing := [path for id in self.ids for path in self.files(name, id) if not self._exists(path)]:
                 more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
                 raise MissingFileError(missing[0], f"expected '{name}' of the {self.split} split, got no file{more}")
         return range(len(self))
@@ -148,7 +145,7 @@ class Archive(SameForAll, ABC):
         """Read an image, or its label for a task, which should have this size."""
         paths = self.files(name, id)
         with reading(paths[0], f"a file readable as '{name}'"):
-            tensor = self._cache.get((id, name), partial(self.sources[name].read, paths, size))
+            tensor = self._cache.get((id, name), lambda: self.sources[name].read(paths, size))
         if name != "image" and tensor.shape[-2:] != size:
             height, width = tensor.shape[-2:]
             raise BrokenFileError(paths[0], f"expected {size[0]}×{size[1]} like its image, got {height}×{width}")
@@ -171,8 +168,7 @@ class ArchiveData(DataConfig):
         """Open one split; raises an error if an image to evaluate is larger than the network's input."""
         data = self.archive(split=split, **self.model_dump(exclude=DataConfig.model_fields.keys() - {"size"}))
         for id in data.ids if split == "val" and not self.resize else ():  # evaluation pads but never crops
-            path = data.files("image", id)[0]
-            own = read_size(path)
+            own = read_size(path := data.files("image", id)[0])
             try:
                 check_fit(own, data.size)
             except ValueError as error:

@@ -50,8 +50,7 @@ class DeviceFeed:
         """The images with these indices, which `owner` always uses, if they are few enough to stay on the GPU."""
         kept, images = self.residents.pop(owner, ((), None))
         if images is None or kept is not indices:
-            samples = read_if_few(indices, read, size, self.max_client_bytes)
-            if samples is None:
+            if (samples := read_if_few(indices, read, size, self.max_client_bytes)) is None:
                 return None
             images = pack(samples, Choices.none(len(samples)), size).map(self._moved)
             total = sum(each.nbytes for _, each in self.residents.values()) + images.nbytes
@@ -273,8 +272,7 @@ class Batches:
 
         all_choices = choices or Choices.none(len(chosen))
         if feed and (choices or not self.resize) and (images := feed.resident(self, self.indices, read, size)):
-            batches = feed.from_resident(images, positions, all_choices, self.batch_size, self._format)
-            return map(Batch.of, batches)
+            return map(Batch.of, feed.from_resident(images, positions, all_choices, self.batch_size, self._format))
 
         def packed(part: slice) -> Packed:
             samples = [read(index) for index in chosen[part]]

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.io import savemat
 from torch.testing import assert_close
 
 from fedhca2.data.archives import Nyud, PascalContext, PascalContextData, training_edges
 from fedhca2.data.dataset import Cache, shared_property
 from fedhca2.data.files import BrokenFileError, MissingFileError
-from fedhca2.data.rendered import ScenesData, scene_numbers, write_scenes
+from fedhca2.data.rendered import ScenesData, _save, _struct, scene_numbers, write_scenes
 from fedhca2.data.scenes.rendering import render
 from fedhca2.tasks import TASKS
 
@@ -34,13 +33,6 @@ def coloured(*colour):
     return Image.new("RGB", SIZE[::-1], colour)
 
 
-def struct(rows, fields):
-    array = np.empty((1, len(rows)) if rows else (0, 0), [(name, object) for name in fields.split()])
-    for position, row in enumerate(rows):
-        array[0, position] = row
-    return array
-
-
 def mask(*region):
     painted = np.zeros(SIZE, np.uint8)
     painted[region] = 1
@@ -49,21 +41,14 @@ def mask(*region):
 
 def annotation(*objects):
     """A PASCAL-Part annotation under different field names: only positions matter."""
-    rows = [("thing", number, mask(slice(0, 4)), struct(parts, "a b")) for number, parts in objects]
-    return {"anno": struct([("image", struct(rows, "c d e f"))], "g h")}
+    rows = [("thing", number, mask(slice(0, 4)), _struct("a b", parts)) for number, parts in objects]
+    return {"anno": _struct("g h", [("image", _struct("c d e f", rows))])}
 
 
 def write(path: Path, content) -> Path:
     """Write a picture, an array, the variables of a MATLAB file, or JSON, by the type of the content."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, Image.Image):
-        content.save(path)
-    elif isinstance(content, np.ndarray):
-        np.save(path, content)
-    elif path.suffix == ".mat" and isinstance(content, dict):
-        savemat(path, content, do_compression=True)
-    else:
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    as_json = isinstance(content, list) or (isinstance(content, dict) and path.suffix != ".mat")
+    _save(path.parent, {path.name: json.dumps(content) if as_json else content})
     return path
 
 
