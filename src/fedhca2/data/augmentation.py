@@ -257,11 +257,6 @@ def _columns(source: Tensor, columns: Tensor) -> Tensor:
     return source.gather(3, columns[:, None, None].expand(*source.shape[:3], -1))
 
 
-def _gather(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The values [B, C, rows, columns] at these positions of each sample."""
-    return _columns(_rows(source, rows), columns)
-
-
 def positions(
     classes: Tensor | None, lengths: Tensor, choices: Choices, size: Size, count: int
 ) -> tuple[Axes, Axes, Tensor]:
@@ -298,7 +293,7 @@ def picture(
 def target(task: Task, label: Tensor, rows: Axes, columns: Axes, outside: Tensor, choices: Choices) -> Tensor:
     """Prepare the training labels of one task."""
     scale, mirrored = choices.scale.float().view(-1, 1, 1, 1), choices.mirrored.view(-1, 1, 1, 1)
-    label = task.rescaled(_gather(label, rows.nearest, columns.nearest), scale)
+    label = task.rescaled(_columns(_rows(label, rows.nearest), columns.nearest), scale)
     label = torch.where(mirrored, task.flipped(label), label)
     return task.ignored(label.masked_fill(outside, task.fill))
 
