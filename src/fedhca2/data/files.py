@@ -288,7 +288,7 @@ class _MatBudget:
     def spend_array(self, data: memoryview, variable: str | None = None) -> None:
         """Take what an array asks for; raises ValueError if that is too much, or more than the file has.
 
-        An array of another name than the `wanted` one is not read, and costs nothing.
+        An array of another name than this variable's is not read, and costs nothing.
         """
         if not data:  # an empty cell
             return
@@ -304,19 +304,15 @@ class _MatBudget:
             raise ValueError(f"an array of class {kind} and shape {shape}")
         if kind in self.value_bytes:
             self.element(rest)
-            self.spend(count * self.value_bytes[kind] * (2 if flag & 0x800 else 1), 0)  # the flag: complex numbers
-            return
-        if kind == 2:  # a structure: its fields' names, all of one length
+            self.bytes -= count * self.value_bytes[kind] * (2 if flag & 0x800 else 1)  # the flag: complex numbers
+            count = 0
+        elif kind == 2:  # a structure: its fields' names, all of one length
             _, length, rest = self.element(rest)
             _, names, rest = self.element(rest)
             count *= len(names) // max(1, struct.unpack_from(numbers % 1, length)[0])
-        self.spend(0, count)
+        self.items -= count
+        if self.bytes < 0 or self.items < 0:
+            raise ValueError(f"arrays of more than {self.max_bytes:g} bytes, or {self.max_items} cells and fields")
         for _ in range(count):
             _, cell, rest = self.element(rest)
             self.spend_array(cell)
-
-    def spend(self, bytes: int, items: int) -> None:
-        """Take this much; raises ValueError if too little is left."""
-        self.bytes, self.items = self.bytes - bytes, self.items - items
-        if self.bytes < 0 or self.items < 0:
-            raise ValueError(f"arrays of more than {self.max_bytes:g} bytes, or {self.max_items} cells and fields")
