@@ -11,7 +11,7 @@ import torch
 from row import Row, show
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.data.feed import DeviceFeed
+from fedhca2.data.batches import DeviceFeed
 from fedhca2.experiment import Experiment
 from fedhca2.federation.in_process import InProcess
 from gpu import GPU, clients_at, rounds

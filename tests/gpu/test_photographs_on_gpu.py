@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.data.batches import Batches
-from fedhca2.data.feed import DeviceFeed
+from fedhca2.data.batches import Batches, DeviceFeed
 from fedhca2.tasks import TASKS, LabelSpace
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -62,13 +62,13 @@ def test_clients_built_from_models_of_others_give_the_same_result(method, keeps,
 
 def test_images_that_are_read_anew_give_the_same_result(monkeypatch):
     expected = states(1)
-    monkeypatch.setattr("fedhca2.data.feed.DeviceFeed.max_client_bytes", 0)
+    monkeypatch.setattr("fedhca2.data.batches.DeviceFeed.max_client_bytes", 0)
     assert same(states(1), expected)
 
 
 def test_batches_stay_whole_while_another_thread_captures(monkeypatch):
     """Torch's allocator forgets what streams still use if that is recorded during a capture, in whatever thread."""
-    monkeypatch.setattr("fedhca2.data.feed.DeviceFeed.max_client_bytes", 0)
+    monkeypatch.setattr("fedhca2.data.batches.DeviceFeed.max_client_bytes", 0)
     many = SMALL["data"] | {"outdoor": SMALL["data"]["outdoor"] | {"train": 128}}
     data = clients(small(**SETTINGS, data=many))["outdoor-semseg"].data.train
     slot, ended = DeviceSlot(GPU), Event()
@@ -97,7 +97,7 @@ def test_batches_stay_whole_while_another_thread_captures(monkeypatch):
 
 def test_images_that_are_prepared_a_batch_at_a_time_give_the_same_result(monkeypatch):
     expected = states(1)
-    monkeypatch.setattr("fedhca2.data.feed.DeviceFeed.max_pixels", 0)
+    monkeypatch.setattr("fedhca2.data.batches.DeviceFeed.max_pixels", 0)
     assert same(states(1), expected)
 
 

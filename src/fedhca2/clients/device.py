@@ -29,8 +29,7 @@ from fedhca2.clients.training import (
     task_loss,
 )
 from fedhca2.compiling import Graphs, capture_graph, compiled, with_constants
-from fedhca2.data.batches import Batch
-from fedhca2.data.feed import DeviceFeed
+from fedhca2.data.batches import Batch, DeviceFeed
 from fedhca2.models.fast import WeightsCastTogether, compile_parts, use_fast_layers
 from fedhca2.models.multitask import MultiTaskModel, apply_head
 from fedhca2.params import copy_packed, copy_values

@@ -24,9 +24,8 @@ from fedhca2.clients.training import Learner, Training, set_mode, take_step, tas
 from fedhca2.compiling import compiled, without_collecting
 from fedhca2.cores import usable_cores
 from fedhca2.data.augmentation import Choices, InputFormat, pack
-from fedhca2.data.batches import Batch
+from fedhca2.data.batches import Batch, DeviceFeed
 from fedhca2.data.dataset import Sample
-from fedhca2.data.feed import DeviceFeed
 from fedhca2.data.transforms import collate
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, compile_parts, parts, use_fast_layers

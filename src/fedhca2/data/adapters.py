@@ -26,7 +26,7 @@ from fedhca2.data.files import (
     read_values,
     reading,
 )
-from fedhca2.data.tables import CsvRows
+from fedhca2.data.tables import CsvRows, cell_in
 from fedhca2.tasks import TASKS, TaskSet
 
 Mask = NDArray[np.bool_]
@@ -87,14 +87,14 @@ class HuggingFace(MapStyle):
         super().__init__(chosen, columns)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {name: self._open_image(name, value) for name, value in super().__getitem__(index).items()}
-
-    def _open_image(self, name: str, value: Any) -> Any:
-        if not isinstance(value, dict) or set(value) != {"bytes", "path"}:
-            return value
-        if value["bytes"] is None:
-            raise ValueError(f"{self.keys[name]!r}: expected an image, got the name of one: {value['path']!r:.200}")
-        return Image.open(BytesIO(value["bytes"]), formats=FORMATS)
+        sample = super().__getitem__(index)
+        for name, value in sample.items():
+            if isinstance(value, dict) and set(value) == {"bytes", "path"}:
+                if value["bytes"] is None:
+                    expected = f"{self.keys[name]!r}: expected an image"
+                    raise ValueError(f"{expected}, got the name of one: {value['path']!r:.200}")
+                sample[name] = Image.open(BytesIO(value["bytes"]), formats=FORMATS)
+        return sample
 
 
 class CsvImages(CsvRows):
@@ -132,7 +132,7 @@ class CsvImages(CsvRows):
         return {"image": pixels, **{task: self.label(task, line) for task in self.columns}}
 
     def _file(self, line: int, column: str, name: str) -> Path:
-        return file_in(self.root, name, within=self.within, where=self.at(line, column))
+        return file_in(self.root, name, within=self.within, where=cell_in(self.path, line, column))
 
     def map(self, line: int, column: str, cell: str) -> Any:
         """A label map from its file."""

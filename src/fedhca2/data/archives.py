@@ -1,12 +1,11 @@
 """Data sets in folders with a file per image and task, among them the papers': PASCAL-Context and NYUD-v2."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import scipy  # imports its parts when they are used
@@ -18,21 +17,24 @@ from torch import Tensor
 from fedhca2.data.config import Cached, DataConfig, InputSize, Root
 from fedhca2.data.dataset import Cache, Dataset, SameForAll, Sample, Size, Split, shared_property
 from fedhca2.data.files import (
+    CONTEXT_CLASSES,
     BrokenFileError,
     MissingFileError,
     class_codes,
     file_in,
+    read_boundaries,
     read_colours,
+    read_depth,
     read_json,
-    read_mat,
+    read_label_map,
     read_normals,
-    read_npy,
+    read_parts,
     read_shades,
     read_size,
     read_values,
     reading,
 )
-from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS, PART_CLASS, PASCAL_CLASSES, PASCAL_LABELS, PERSON
+from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS, PASCAL_CLASSES, PASCAL_LABELS, PERSON
 from fedhca2.data.transforms import check_fit
 from fedhca2.labels import IGNORE
 from fedhca2.metrics.edges import boundaries
@@ -40,7 +42,6 @@ from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 ArchiveKind = Literal["pascal_context", "nyud"]
 Paths = tuple[Path, ...]
-CONTEXT_CLASSES = 459
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,16 @@ class Archive(SameForAll, ABC):
     def __init__(self, root: Path, split: Split, *, size: Size | None = None, cache: bool = False) -> None:
         """:param size: height and width of the network's input, if not `input_size`."""
         self.root, self.split, self.size = Path(root), split, size or self.input_size
-        self.sources, self.ids = self.find_sources(), self._read_ids()
-        self._names: dict[Path, frozenset[str]] = {}
+        self._listed: dict[Path, frozenset[Path]] = {}
         self._cache = Cache() if cache else Cache(0)
+        self.sources, path = self.find_sources(), self.list_file()
+        with reading(path, "a list of ids"):
+            self.ids = tuple(path.read_text(encoding="utf-8").split())
+        if not self.ids or len(set(self.ids)) != len(self.ids):
+            actual = f"{len(self.ids)} ids, {len(set(self.ids))} of them different"
+            raise BrokenFileError(path, f"expected every id once, got {actual}")
+        for number, id in enumerate(self.ids, 1):
+            file_in(self.root, id, within=None, where=f"{path}: id {number}")
 
     @abstractmethod
     def list_file(self) -> Path:
@@ -85,23 +93,10 @@ class Archive(SameForAll, ABC):
     def find_sources(self) -> Mapping[str, Source]:
         """The sources of every task's labels, and under "image" of the images."""
 
-    def _read_ids(self) -> tuple[str, ...]:
-        path = self.list_file()
-        with reading(path, "a list of ids"):
-            ids = tuple(path.read_text(encoding="utf-8").split())
-        if not ids or len(set(ids)) != len(ids):
-            actual = f"{len(ids)} ids, {len(set(ids))} of them different"
-            raise BrokenFileError(path, f"expected every id once, got {actual}")
-        for number, id in enumerate(ids, 1):
-            file_in(self.root, id, within=None, where=f"{path}: id {number}")
-        return ids
-
     def _exists(self, path: Path) -> bool:
-        folder = path.parent
-        if folder not in self._names:  # a folder is listed once: far fewer calls than checking every file
-            entries = folder.iterdir() if folder.is_dir() else ()
-            self._names[folder] = frozenset(entry.name for entry in entries)
-        return path.name in self._names[folder]
+        if (folder := path.parent) not in self._listed:  # once: far fewer calls than checking every file
+            self._listed[folder] = frozenset(folder.iterdir() if folder.is_dir() else ())
+        return path in self._listed[folder]
 
     def files(self, name: str, id: str) -> Paths:
         """The files of an image, or of its label for a task."""
@@ -112,27 +107,13 @@ class Archive(SameForAll, ABC):
             return (instead,) if self._exists(instead) else paths
         return paths
 
-    def require(self, tasks: Sequence[str]) -> None:
-        """Raise an error if a file that a client with these tasks needs is missing."""
-        for name in ("image", *tasks):
-            if name not in ("image", *self.labels):
-                labelled = ", ".join(self.labels) or "none"
-                raise MissingFileError(self.root, f"expected labels for '{name}', got {labelled}")
-            missing = [path for id in self.ids for path in self.files(name, id) if not self._exists(path)]
-            if missing:
-                more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
-                raise MissingFileError(missing[0], f"expected '{name}' of the {self.split} split, got no file{more}")
-
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
         """The tasks whose folders exist."""
 
-        def has_folder(pattern: str | None) -> bool:
-            return pattern is not None and (self.root / pattern).parent.is_dir()
-
         def is_there(source: Source) -> bool:
-            first, *rest = source.patterns
-            return (has_folder(first) or has_folder(source.otherwise)) and all(map(has_folder, rest))
+            first, *rest = ((self.root / pattern).parent.is_dir() for pattern in source.patterns)
+            return all(rest) and (first or bool(source.otherwise and (self.root / source.otherwise).parent.is_dir()))
 
         return {task: space for task, space in self.spaces.items() if is_there(self.sources[task])}
 
@@ -142,19 +123,15 @@ class Archive(SameForAll, ABC):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def require_fit(self) -> None:
-        """Raise an error if an image is larger than the network's input: evaluation pads but never crops."""
-        for id in self.ids:
-            path = self.files("image", id)[0]
-            own = read_size(path)
-            try:
-                check_fit(own, self.size)
-            except ValueError as error:
-                raise BrokenFileError(path, str(error)) from None
-
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
-        """All images; raises an error if a label of these tasks has no file."""
-        self.require(tasks)
+        """All images; raises an error if an image, or a label of these tasks, has no file."""
+        for name in ("image", *tasks):
+            if name not in ("image", *self.labels):
+                labelled = ", ".join(self.labels) or "none"
+                raise MissingFileError(self.root, f"expected labels for '{name}', got {labelled}")
+            if missing := [path for id in self.ids for path in self.files(name, id) if not self._exists(path)]:
+                more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
+                raise MissingFileError(missing[0], f"expected '{name}' of the {self.split} split, got no file{more}")
         return range(len(self))
 
     def load(self, index: int, tasks: Sequence[str]) -> Sample:
@@ -168,7 +145,7 @@ class Archive(SameForAll, ABC):
         """Read an image, or its label for a task, which should have this size."""
         paths = self.files(name, id)
         with reading(paths[0], f"a file readable as '{name}'"):
-            tensor = self._cache.get((id, name), partial(self.sources[name].read, paths, size))
+            tensor = self._cache.get((id, name), lambda: self.sources[name].read(paths, size))
         if name != "image" and tensor.shape[-2:] != size:
             height, width = tensor.shape[-2:]
             raise BrokenFileError(paths[0], f"expected {size[0]}×{size[1]} like its image, got {height}×{width}")
@@ -188,63 +165,22 @@ class ArchiveData(DataConfig):
         return self.archive.spaces
 
     def open(self, split: Split, tasks: TaskSet = TASKS) -> Dataset:
-        """Open one split."""
+        """Open one split; raises an error if an image to evaluate is larger than the network's input."""
         data = self.archive(split=split, **self.model_dump(exclude=DataConfig.model_fields.keys() - {"size"}))
-        if split == "val" and not self.resize:
-            data.require_fit()
+        for id in data.ids if split == "val" and not self.resize else ():  # evaluation pads but never crops
+            own = read_size(path := data.files("image", id)[0])
+            try:
+                check_fit(own, data.size)
+            except ValueError as error:
+                raise BrokenFileError(path, str(error)) from None
         return data
 
 
-def training_edges(label_map: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+def training_edges(label_map: Tensor) -> Tensor:
     """Pixels where the 4-neighbour Laplacian of a label map (mirrored at the borders) is not 0, thinned to lines."""
     from fedhca2.metrics.edge_kernels import thin  # numba is slow to import, and only edges need it
 
-    return thin(scipy.ndimage.laplace(label_map.astype(np.int32), mode="mirror") != 0)
-
-
-def read_parts(paths: Paths, size: Size) -> Tensor:
-    """Paint the parts of all people in a PASCAL-Part annotation, in the file's order; uint8 [1, H, W].
-
-    If no pixel belongs to a part, all pixels are unknown, 255.
-    """
-    painted = np.zeros(size, np.uint8)
-    # Fields by position. anno: image name, objects; an object: name, class, mask, parts; a part: name, mask.
-    people = [item for item in read_mat(paths[0], "anno")[0][0][1].flat if item[1].item() == PERSON]
-    parts = [(str(part[0].item()), part[1]) for person in people for part in person[3].flat]
-    for name, mask in parts:
-        if name not in PART_CLASS:
-            expected = f"a person's part: expected one of {', '.join(PART_CLASS)}"
-            raise BrokenFileError(paths[0], f"{expected}, got {name!r:.80}")
-        if mask.shape != size:
-            raise BrokenFileError(paths[0], f"{name}: expected {size[0]}×{size[1]} like its image, got {mask.shape}")
-        painted[mask.astype(bool)] = PART_CLASS[name]
-    if not painted.any():
-        painted.fill(IGNORE)
-    return torch.from_numpy(painted)[None]
-
-
-def classes_with_normals(nyu: Collection[str], context: Mapping[str, int]) -> NDArray[np.bool_]:
-    """Whether the normals of every id of the label map are valid, that is, whether NYUD has a class of that name.
-
-    >>> classes_with_normals(["chair", "unknown"], {"chair": 2, "sky": 3, "tvmonitor": 4, "unknown": 5}).nonzero()[0]
-    array([2, 4])
-    """
-    valid = np.zeros(CONTEXT_CLASSES + 1, bool)
-    valid[[number for name, number in context.items() if name in nyu and name != "unknown"]] = True
-    valid[context["tvmonitor"]] = True  # NYUD calls it "television"
-    return valid
-
-
-def read_label_map(path: Path) -> NDArray[np.int32]:
-    """The classes of PASCAL-Context, 1 … 459, int32 [H, W]."""
-    stored = read_mat(path, "LabelMap")
-    if stored.ndim != 2 or stored.dtype.kind not in "biuf":
-        raise BrokenFileError(path, f"LabelMap: expected a map of numbers, got {stored.dtype} {stored.shape}")
-    if not np.isin(stored, np.arange(CONTEXT_CLASSES + 1)).all():
-        actual = f"{stored.min()} to {stored.max()}"
-        raise BrokenFileError(path, f"LabelMap: expected whole numbers from 0 to {CONTEXT_CLASSES}, got {actual}")
-    label_map: NDArray[np.int32] = stored.astype(np.int32)
-    return label_map
+    return torch.from_numpy(thin(scipy.ndimage.laplace(label_map.numpy().astype(np.int32), mode="mirror") != 0))
 
 
 class PascalContext(Archive):
@@ -295,17 +231,16 @@ class PascalContext(Archive):
                 lambda path: class_codes(path, read_values(path), len(PASCAL_CLASSES)),
                 otherwise="semseg/pascal-context/*.png",
             ),
-            "human_parts": Source(("human_parts/*.mat",), read_parts),
+            "human_parts": Source(("human_parts/*.mat",), lambda paths, size: read_parts(paths[0], size)),
             "sal": Source.single("sal_distill/*.png", lambda path: (read_shades(path) >= 128).byte()),
             "normals": Source(("normals_distill/*.png", label_map), self._read_normals),
             "edge": Source.single(label_map, self._read_edges),
         }
 
     def _read_edges(self, path: Path) -> Tensor:
-        label_map = read_label_map(path)
-        if self.split == "train":
-            return torch.from_numpy(training_edges(label_map)).float()[None]
-        return boundaries(torch.from_numpy(label_map)).float()[None]
+        label_map = torch.from_numpy(read_label_map(path))
+        edges = training_edges(label_map) if self.split == "train" else boundaries(label_map)
+        return edges.float()[None]
 
     @shared_property
     def _valid(self) -> NDArray[np.bool_]:
@@ -319,7 +254,10 @@ class PascalContext(Archive):
             if type(number) is not int or not 0 <= number <= CONTEXT_CLASSES:
                 expected = f"expected a number from 0 to {CONTEXT_CLASSES}"
                 raise BrokenFileError(context_path, f"{name!r:.80}: {expected}, got {number!r:.80}")
-        return classes_with_normals(nyu, context)
+        valid = np.zeros(CONTEXT_CLASSES + 1, bool)  # the normals of classes that NYUD has too
+        valid[[number for name, number in context.items() if name in nyu and name != "unknown"]] = True
+        valid[context["tvmonitor"]] = True  # NYUD calls it "television"
+        return valid
 
     def _read_normals(self, paths: Paths, size: Size) -> Tensor:
         normals, label_map = read_normals(paths[0]), read_label_map(paths[1])
@@ -373,26 +311,6 @@ class PascalContextData(ArchiveData):
     )
 
 
-def _read_nyud_classes(path: Path) -> Tensor:
-    codes = class_codes(path, read_values(path), len(NYUD_CLASSES) + 1)
-    return torch.where(codes == 255, 255, codes - 1)  # 0, unlabelled, wraps around to 255
-
-
-def _read_annotated_edges(path: Path) -> Tensor:
-    """The boundaries of the annotation's map "Boundaries", which odsF handles like any label map."""
-    boundary_map = read_mat(path, "groundTruth")[0, 0]["Boundaries"][0, 0]
-    return boundaries(torch.from_numpy(boundary_map.astype(np.int32))).float()[None]
-
-
-def _read_depth(path: Path) -> Tensor:
-    depth = read_npy(path)
-    if depth.ndim != 2 or depth.dtype.kind != "f":
-        raise BrokenFileError(path, f"expected a map of floats, got {depth.dtype} {depth.shape}")
-    if not np.isfinite(depth).all() or depth.min() < 0:
-        raise BrokenFileError(path, f"expected metres of at least 0, got {depth.min()} to {depth.max()}")
-    return torch.from_numpy(depth.astype(np.float32))[None]
-
-
 class Nyud(Archive):
     """One split of NYUD-v2. In validation, edges are what odsF compares with: from `edge_mat` if it exists."""
 
@@ -408,16 +326,20 @@ class Nyud(Archive):
         if self.split == "train":
             edge = Source.single("edge/*.png", lambda path: read_shades(path).float() / 255)
         elif (self.root / "edge_mat").is_dir():
-            edge = Source.single("edge_mat/*.mat", _read_annotated_edges)
+            edge = Source.single("edge_mat/*.mat", read_boundaries)
         else:
             edge = Source.single("edge/*.png", lambda path: (read_shades(path) > 0).float())
         return {
             "image": Source.single("images/*.png", read_colours),
-            "semseg": Source.single("segmentation/*.png", _read_nyud_classes),
+            "semseg": Source.single("segmentation/*.png", self._read_classes),
             "normals": Source.single("normals/*.png", read_normals),
             "edge": edge,
-            "depth": Source.single("depth/*.npy", _read_depth),
+            "depth": Source.single("depth/*.npy", read_depth),
         }
+
+    def _read_classes(self, path: Path) -> Tensor:
+        codes = class_codes(path, read_values(path), len(NYUD_CLASSES) + 1)
+        return torch.where(codes == 255, 255, codes - 1)  # 0, unlabelled, wraps around to 255
 
 
 class NyudData(ArchiveData):

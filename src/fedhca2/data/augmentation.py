@@ -17,7 +17,6 @@ from torch.nn.functional import pad
 from fedhca2.compiling import ALIGNMENT, compiled
 from fedhca2.data.dataset import Sample, Size
 from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, check_fit, own_size
-from fedhca2.labels import IGNORE
 from fedhca2.tasks import TASKS, Task, TaskSet
 
 SCALES = (0.5, 2.0)  # the smallest and the largest enlargement
@@ -144,6 +143,16 @@ class Packed(NamedTuple):
         canvases = {name: change(canvas) for name, canvas in self.canvases.items()}
         return Packed(canvases, change(self.lengths), self.choices.map(change))
 
+    def chosen(self, positions: Tensor, choices: Choices) -> "Packed":
+        """The images and labels at these positions, with choices for them."""
+        canvases = {name: canvas.index_select(0, positions) for name, canvas in self.canvases.items()}
+        return Packed(canvases, self.lengths[positions], choices)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all images and labels in memory."""
+        return sum(canvas.nbytes for canvas in self.canvases.values())
+
 
 def pack(samples: Sequence[Sample], choices: Choices, size: Size, *, pin: bool = False) -> Packed:
     """Put samples of any size on canvases of one size, usually the network's."""
@@ -207,68 +216,33 @@ def axes(length: Tensor, scaled: Tensor, start: Tensor, target: int, mirrored: T
 def choose_crops(classes: Tensor, length: Tensor, scaled: Tensor, starts: Tensor, size: Size, count: int) -> Tensor:
     """The start of each sample's crop [B, 2]: the first of its tries that is varied, or the last one.
 
-    A crop is varied if it shows more than one class, none of them on three quarters of it or more.
+    A crop is varied if it shows more than one class, none of them on three quarters of it or more. Its number of pixels
+    of a class is Σ_ij rows_i·columns_j over the pixels (i, j) of that class, where rows and columns count how often the
+    crop reads each row and column: a GPU computes that without waiting.
 
     :param classes: maps [B, H, W] with numbers of classes below `count`, or to be ignored
     :param length: heights and widths of the images [B, 2]; `scaled`: the same when enlarged
     :param starts: of each try [B, tries, 2]
     """
-    still = torch.zeros_like(starts[..., :1], dtype=torch.bool)
-    rows, columns = (
+    (batch, tries), still = starts.shape[:2], torch.zeros_like(starts[..., :1], dtype=torch.bool)
+    read = [
         axes(length[:, None, side, None], scaled[:, None, side, None], starts[..., side, None], size[side], still)
         for side in (0, 1)
-    )
-    if classes.is_cuda:
-        varied = _are_varied(classes, rows, columns, count)
-    else:
-        varied = _until_varied(classes, rows, columns, (scaled > torch.tensor(size)).any(dim=1))
-    varied[:, -1] = True
-    samples = torch.arange(len(starts), device=starts.device)
-    return starts[samples, varied.int().argmax(dim=1)]
-
-
-def _varied(pixels: Tensor) -> Tensor:
-    """Whether these numbers of pixels of each class [..., classes] make a crop varied."""
-    return ((pixels > 0).sum(-1) > 1) & (pixels.amax(-1) < 0.75 * pixels.sum(-1))
-
-
-def _until_varied(classes: Tensor, rows: Axes, columns: Axes, have_room: Tensor) -> Tensor:
-    """Which crops are varied, [B, tries]: those of an image are looked at one by one, up to the first that is.
-
-    Images without room for several crops are left out.
-    """
-    varied = torch.zeros(rows.nearest.shape[:2], dtype=torch.bool)
-    left = have_room.nonzero()[:, 0]
-    for number in range(varied.shape[1] - 1):
-        if not len(left):
-            break
-        cropped = _gather(classes[left, None], rows.nearest[left, number], columns.nearest[left, number])
-        inside = rows.inside[left, number, :, None] & columns.inside[left, number, None]
-        bins = cropped[:, 0].masked_fill(~inside, IGNORE) + (IGNORE + 1) * torch.arange(len(left))[:, None, None]
-        pixels = torch.bincount(bins.flatten(), minlength=(IGNORE + 1) * len(left)).view(len(left), -1)
-        varied[left, number] = _varied(pixels[:, :IGNORE])
-        left = left[~varied[left, number]]
-    return varied
-
-
-def _are_varied(classes: Tensor, rows: Axes, columns: Axes, count: int) -> Tensor:
-    """Which crops are varied, [B, tries], without waiting for the GPU.
-
-    A crop's number of pixels of a class is Σ_ij rows_i·columns_j over the pixels (i, j) of that class, where rows and
-    columns count how often the crop reads each row and column.
-    """
-    batch, tries = rows.nearest.shape[:2]
+    ]
     in_rows, in_columns = (
-        torch.zeros(batch, tries, length, device=classes.device).scatter_add_(2, read.nearest, read.inside.float())
-        for read, length in ((rows, classes.shape[1]), (columns, classes.shape[2]))
+        torch.zeros(batch, tries, side, device=classes.device).scatter_add_(2, each.nearest, each.inside.float())
+        for each, side in zip(read, classes.shape[1:], strict=True)
     )
-    each = classes[:, :, None] == torch.arange(count, device=classes.device, dtype=classes.dtype)[:, None]
+    is_class = classes[:, :, None] == torch.arange(count, device=classes.device, dtype=classes.dtype)[:, None]
     # Half precision is exact here: no number exceeds the size of a crop.
     dtype = torch.half if classes.is_cuda else torch.float
     aligned = pad(in_columns, (0, 0, 0, -tries % ALIGNMENT)).to(dtype)
-    by_row = each.to(dtype).flatten(1, 2) @ aligned.transpose(1, 2)  # [B, H × class, try]
+    by_row = is_class.to(dtype).flatten(1, 2) @ aligned.transpose(1, 2)  # [B, H × class, try]
     by_row = by_row[..., :tries].float().view(batch, -1, count, tries)
-    return _varied(torch.einsum("bkh,bhck->bkc", in_rows, by_row))
+    pixels = torch.einsum("bkh,bhck->bkc", in_rows, by_row)
+    varied = ((pixels > 0).sum(-1) > 1) & (pixels.amax(-1) < 0.75 * pixels.sum(-1))
+    varied[:, -1] = True
+    return starts[torch.arange(batch, device=starts.device), varied.int().argmax(dim=1)]
 
 
 def _rows(source: Tensor, rows: Tensor) -> Tensor:
@@ -281,11 +255,6 @@ def _rows(source: Tensor, rows: Tensor) -> Tensor:
 def _columns(source: Tensor, columns: Tensor) -> Tensor:
     """These columns of each sample: [B, C, H, columns] of [B, C, H, W]."""
     return source.gather(3, columns[:, None, None].expand(*source.shape[:3], -1))
-
-
-def _gather(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The values [B, C, rows, columns] at these positions of each sample."""
-    return _columns(_rows(source, rows), columns)
 
 
 def positions(
@@ -324,7 +293,7 @@ def picture(
 def target(task: Task, label: Tensor, rows: Axes, columns: Axes, outside: Tensor, choices: Choices) -> Tensor:
     """Prepare the training labels of one task."""
     scale, mirrored = choices.scale.float().view(-1, 1, 1, 1), choices.mirrored.view(-1, 1, 1, 1)
-    label = task.rescaled(_gather(label, rows.nearest, columns.nearest), scale)
+    label = task.rescaled(_columns(_rows(label, rows.nearest), columns.nearest), scale)
     label = torch.where(mirrored, task.flipped(label), label)
     return task.ignored(label.masked_fill(outside, task.fill))
 

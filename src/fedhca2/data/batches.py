@@ -1,24 +1,169 @@
-"""Batches of one client. Their order and augmentation depend only on seed, client and epoch."""
+"""Batches of one client, whose order and augmentation depend only on seed, client and epoch; and their way to a GPU.
+
+A GPU prepares them from images that stay on it, or that threads read early, on a stream of its own.
+"""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import islice
+from math import prod
 from typing import Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedhca2.compiling import Graphs, capture_graph
 from fedhca2.data.augmentation import SCALES, Choices, InputFormat, Packed, Preparation, pack
-from fedhca2.data.dataset import Dataset, Sample
-from fedhca2.data.feed import DeviceFeed, in_threads
+from fedhca2.data.dataset import Dataset, Sample, Size
 from fedhca2.data.own import OwnSamples
-from fedhca2.data.transforms import Placement, check_fit, fit_to_input, own_size, place_image
+from fedhca2.data.transforms import Placement, check_fit, collate, fit_to_input, own_size, place_image
 from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, Task, TaskSet
 
 T = TypeVar("T")
+
+
+class DeviceFeed:
+    """Prepares batches on a stream of its own while the GPU trains, or from images that stay on the GPU."""
+
+    max_resident_bytes = 2**30  # of all images that stay on the GPU
+    max_client_bytes = 2**29  # of one client's
+    max_pixels = 2**19  # of resident images that are prepared at a time: of small ones, a batch has too little to do
+    ahead = 3  # batches that are read early from memory or disk
+
+    def __init__(self, device: torch.device, *, compile: bool) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.prepare = Preparation(compile=compile)
+        self.prepare_odd = Preparation()  # small images, and a smaller last batch, are not worth compiling for
+        # Images that stay on the GPU, with their indices; the last used ones are last.
+        self.residents: WeakKeyDictionary[object, tuple[Sequence[int], Packed]] = WeakKeyDictionary()
+        self.graphs = Graphs(device)
+
+    def resident(
+        self, owner: object, indices: Sequence[int], read: Callable[[int], Sample], size: Size
+    ) -> Packed | None:
+        """The images with these indices, which `owner` always uses, if they are few enough to stay on the GPU."""
+        kept, images = self.residents.pop(owner, ((), None))
+        if images is None or kept is not indices:
+            if (samples := read_if_few(indices, read, size, self.max_client_bytes)) is None:
+                return None
+            images = pack(samples, Choices.none(len(samples)), size).map(self._moved)
+            total = sum(each.nbytes for _, each in self.residents.values()) + images.nbytes
+            while self.residents and total > self.max_resident_bytes:
+                total -= self.residents.pop(next(iter(self.residents)))[1].nbytes
+        self.residents[owner] = indices, images
+        return images
+
+    def from_resident(
+        self, images: Packed, positions: Sequence[int], choices: Choices, count: int, form: InputFormat
+    ) -> Iterator[Sample]:
+        """Yield batches of `count` of the images at these positions."""
+        order, own_choices = torch.tensor(positions, device=self.device), choices.map(self._moved)
+
+        def prepare(numbers: Tensor) -> Sample:
+            own = numbers.to(self.device)
+            packed = images.chosen(order[own], own_choices.map(lambda values: values[own]))
+            kind = tuple((name, canvas.shape) for name, canvas in packed.canvases.items())
+            key = kind, packed.choices.crops.shape, form
+            return self.graphs.get(key, lambda: capture_preparation(self.prepare_odd, packed, form))(packed)
+
+        return in_chunks(len(positions), count, self.max_pixels // prod(form.size), prepare)
+
+    def batches(self, packed: Iterable[Packed], form: InputFormat) -> Iterator[Sample]:
+        """Yield batches that were packed on the CPU, each ready on the current stream."""
+        current = torch.cuda.current_stream(self.device)
+        waiting: deque[tuple[Sample, torch.cuda.Event]] = deque()
+        ends: deque[torch.cuda.Event] = deque()  # of the work on earlier batches
+        count = 0
+
+        def ready() -> Sample:
+            sample, prepared = waiting.popleft()
+            current.wait_event(prepared)
+            return sample
+
+        for each in packed:
+            ends.append(current.record_event(torch.cuda.Event(blocking=True)))  # type: ignore[no-untyped-call]
+            # Memory of earlier batches is used again. `record_stream` does not protect it: the allocator forgets what
+            # was recorded while any thread captures a graph.
+            self.stream.wait_event(ends[-1])
+            if len(ends) > self.ahead:
+                ends.popleft().synchronize()  # or pinned memory would grow with the queue of the GPU
+            count = count or len(each.lengths)
+            prepare = self.prepare if len(each.lengths) == count else self.prepare_odd
+            with torch.cuda.stream(self.stream):
+                waiting.append((self.prepared(each, form, prepare), self.stream.record_event()))
+            if len(waiting) > 1:
+                yield ready()
+        while waiting:
+            yield ready()
+
+    @torch.inference_mode(False)  # the same kind of tensors for every caller: code is compiled per kind
+    @torch.no_grad()
+    def prepared(self, packed: Packed, form: InputFormat, prepare: Preparation) -> Sample:
+        """Move a batch that was packed on the CPU, and prepare it on the current stream."""
+        return prepare(packed.map(self._moved), form)
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
+
+
+def read_if_few(
+    indices: Sequence[int], read: Callable[[int], Sample], size: Size, max_bytes: int
+) -> list[Sample] | None:
+    """Read samples, unless they are too large together on canvases of at least this size, or there are none."""
+    if not indices or len(indices) * bytes_on_canvas(read(indices[0]), size) > max_bytes:
+        return None
+    samples = [read(index) for index in indices]
+    largest = max(bytes_on_canvas(sample, size) for sample in samples)
+    return samples if len(indices) * largest <= max_bytes else None
+
+
+def bytes_on_canvas(sample: Sample, size: Size) -> int:
+    """The bytes of a sample on a canvas of at least this size."""
+    height, width = (max(length, own) for length, own in zip(size, sample["image"].shape[-2:], strict=True))
+    return sum(
+        value.element_size() * (len(value) if value.ndim == 1 else prod((*value.shape[:-2], height, width)))
+        for value in sample.values()
+    )
+
+
+def in_chunks(total: int, count: int, most: int, prepare: Callable[[Tensor], Sample]) -> Iterator[Sample]:
+    """Batches of `count` of all images, several of which are prepared together: at most `most`, at least one batch.
+
+    `prepare` gets the numbers of images. All chunks have the same length: the last one repeats an image. It is `count`
+    times a power of two, so that clients with other numbers of images have chunks of few other lengths.
+    """
+    chunk = count
+    while chunk < total and 2 * chunk <= most:
+        chunk *= 2
+    for start in range(0, total, chunk):
+        rest = min(chunk, total - start)
+        prepared = prepare(torch.arange(start, start + chunk).clamp_(max=total - 1))
+        for first in range(0, rest, count):
+            yield {name: value[first : min(first + count, rest)] for name, value in prepared.items()}
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def capture_preparation(prepare: Preparation, packed: Packed, form: InputFormat) -> Callable[[Packed], Sample]:
+    """Capture the preparation of as many images as one CUDA graph, on tensors of its own."""
+    own, prepared = packed.map(torch.clone), Sample()
+    graph = capture_graph(lambda: prepared.update(prepare(own, form)))
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def run(packed: Packed) -> Sample:
+        for tensor, value in zip(own.tensors, packed.tensors, strict=True):
+            tensor.copy_(value)
+        graph.replay()
+        return {name: value.clone() for name, value in prepared.items()}
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -112,43 +257,50 @@ class Batches:
 
     def _batches(self, positions: Sequence[int], choices: Choices | None, feed: DeviceFeed | None) -> Iterator[Batch]:
         """Batches of the images at these positions, with random choices for each, or only normalised and padded."""
-        chosen, form = [self.indices[position] for position in positions], self._format
+        chosen, size = [self.indices[position] for position in positions], self.data.size
         if self.are_arrays:
             arrays = self._map(lambda part: self._stack(chosen[part]), len(chosen))
             return (Batch.of(each).map(lambda value: value.to(feed.device) if feed else value) for each in arrays)
-        read = self._load if choices else self._load_to_fit
+
+        def read(index: int) -> Sample:
+            sample = self._load(index)
+            if not choices and self.resize:
+                return fit_to_input(sample, size, self.task_set)
+            if not choices:
+                check_fit(own_size(sample), size)
+            return sample
+
         all_choices = choices or Choices.none(len(chosen))
-        if feed and (choices or not self.resize) and (images := feed.resident(self, self.indices, read, form.size)):
-            return map(Batch.of, feed.from_resident(images, positions, all_choices, self.batch_size, form))
+        if feed and (choices or not self.resize) and (images := feed.resident(self, self.indices, read, size)):
+            return map(Batch.of, feed.from_resident(images, positions, all_choices, self.batch_size, self._format))
 
         def packed(part: slice) -> Packed:
             samples = [read(index) for index in chosen[part]]
-            return pack(samples, all_choices.map(lambda values: values[part]), form.size, pin=feed is not None)
+            return pack(samples, all_choices.map(lambda values: values[part]), size, pin=feed is not None)
 
-        if feed:
-            return map(Batch.of, feed.batches(self._map(packed, len(chosen), feed), form))
-        prepare = Preparation()
-        return map(Batch.of, self._map(lambda part: prepare(packed(part), form), len(chosen)))
+        return map(Batch.of, self._prepared(packed, len(chosen), feed))
 
     def _at_own_size(self, feed: DeviceFeed | None) -> Iterator[Batch]:
         """All images, scaled down where they are larger than the network's input, with labels at their own size."""
-        size = self.data.size
-        own: deque[list[tuple[Placement, Sample]]] = deque()  # of batches that are being prepared
+        size, own = self.data.size, dict[int, list[tuple[Placement, Sample]]]()  # by the number of the first
 
-        def read(part: slice) -> tuple[list[Sample], list[Sample]]:
+        def packed(part: slice) -> Packed:
             samples = [self._load(index) for index in self.indices[part]]
-            return samples, [fit_to_input({"image": sample["image"]}, size, self.task_set) for sample in samples]
+            own[part.start] = [(place_image(own_size(sample), size), sample) for sample in samples]
+            scaled = [fit_to_input({"image": sample["image"]}, size, self.task_set) for sample in samples]
+            return pack(scaled, Choices.none(len(scaled)), size, pin=feed is not None)
 
-        def images() -> Iterator[list[Sample]]:
-            for samples, scaled in read_early:
-                own.append([(place_image(own_size(sample), size), sample) for sample in samples])
-                yield scaled
+        prepared = self._prepared(packed, len(self.indices), feed)
+        starts = range(0, len(self.indices), self.batch_size)
+        return (Batch(each["image"], {}, own=own.pop(start)) for start, each in zip(starts, prepared, strict=True))
 
-        read_early = self._map(read, len(self.indices), feed)
-        packed = (pack(each, Choices.none(len(each)), size, pin=feed is not None) for each in images())
+    def _prepared(self, packed: Callable[[slice], Packed], total: int, feed: DeviceFeed | None) -> Iterator[Sample]:
+        """Read and prepare batches, each from its part of all images."""
+        form = self._format
+        if feed:
+            return feed.batches(self._map(packed, total, feed), form)
         prepare = Preparation()
-        prepared = feed.batches(packed, self._format) if feed else (prepare(each, self._format) for each in packed)
-        return (Batch(batch["image"], {}, own=own.popleft()) for batch in prepared)
+        return self._map(lambda part: prepare(packed(part), form), total)
 
     @property
     def _format(self) -> InputFormat:
@@ -163,23 +315,27 @@ class Batches:
         """Arrays with their labels, stacked."""
         if isinstance(self.data, OwnSamples):
             return self.data.batch(indices, self.tasks)
-        samples = [self._load(index) for index in indices]
-        return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
-
-    def _load_to_fit(self, index: int) -> Sample:
-        """Load a sample that fits into the network's input."""
-        sample = self._load(index)
-        if self.resize:
-            return fit_to_input(sample, self.data.size, self.task_set)
-        check_fit(own_size(sample), self.data.size)
-        return sample
+        return collate([self._load(index) for index in indices])
 
     def _map(self, make: Callable[[slice], T], total: int, feed: DeviceFeed | None = None) -> Iterator[T]:
         """Make each batch from its part of all images: in threads and early if it has workers, or for a feed."""
         parts = [slice(start, start + self.batch_size) for start in range(0, total, self.batch_size)]
         if not self.workers and feed is None:
             return map(make, parts)
-        return in_threads(make, parts, max(self.workers, 1), max(self.workers + 1, feed.ahead if feed else 0))
+        ahead = max(self.workers + 1, feed.ahead if feed else 0)
+        pool, rest = ThreadPoolExecutor(max(self.workers, 1)), iter(parts)
+        waiting = deque(pool.submit(make, part) for part in islice(rest, ahead))  # threads start now
+
+        def results() -> Iterator[T]:
+            try:
+                while waiting:
+                    result = waiting.popleft().result()
+                    waiting.extend(pool.submit(make, part) for part in islice(rest, 1))
+                    yield result
+            finally:
+                pool.shutdown(cancel_futures=True)  # nobody wants the rest if an epoch ends early
+
+        return results()
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:

@@ -90,6 +90,14 @@ class CheckReport:
         except FileError as error:
             self.broken.setdefault(error.path, error.fault)
 
+    def open(self, split_of: Callable[[Split], D]) -> dict[Split, D]:
+        """The splits that can be opened."""
+        opened: dict[Split, D] = {}
+        for split in get_args(Split):
+            with self.noting():
+                opened[split] = split_of(split)
+        return opened
+
 
 def kind_of(root: Path) -> ArchiveKind:
     """Detect the kind of an archive by its list of images."""
@@ -107,7 +115,7 @@ def check(
     """Read every image and label of an archive; `progress` gets the numbers of samples read and planned."""
     kind = kind or kind_of(root)
     report = CheckReport(f"{kind} in {root}")
-    archives = _open_splits(lambda split: ARCHIVES[kind](root, split), report)
+    archives = report.open(lambda split: ARCHIVES[kind](root, split))
     for archive in archives.values():
         report.without = [task for task in archive.spaces if task not in archive.labels]
         report.origin += compare_with_papers(kind, archive.split, archive.ids)
@@ -116,7 +124,8 @@ def check(
     if report.without and archives:
         tasks = ", ".join(task for task in archive.spaces if task in archive.labels)
         report.origin.append(f"clients of this archive can have {tasks or 'no task'}")
-    return _read_all(archives, report, progress)
+    _read_all(archives, report, progress)
+    return report
 
 
 def compare_with_papers(kind: ArchiveKind, split: Split, ids: Sequence[str]) -> list[str]:
@@ -143,16 +152,8 @@ def check_data(
 ) -> CheckReport:
     """Read every image and label of a data set of any kind, as far as `tasks` has them."""
     report = CheckReport(f"{name}: {config.kind}")
-    return _read_all(_open_splits(lambda split: config.open(split, tasks), report), report, progress, tasks)
-
-
-def _open_splits(open: Callable[[Split], D], report: CheckReport) -> dict[Split, D]:
-    """The splits that can be opened."""
-    opened: dict[Split, D] = {}
-    for split in get_args(Split):
-        with report.noting():
-            opened[split] = open(split)
-    return opened
+    _read_all(report.open(lambda split: config.open(split, tasks)), report, progress, tasks)
+    return report
 
 
 def _read_all(
@@ -160,35 +161,29 @@ def _read_all(
     report: CheckReport,
     progress: Callable[[int, int], None] | None,
     task_set: TaskSet = TASKS,
-) -> CheckReport:
+) -> None:
+    """Read every sample; if that fails, read its parts one by one, to find all faults."""
     total, done = sum(map(len, opened.values())), 0
     for split, data in opened.items():
-        split_report = report.splits[split] = SplitReport(len(data))
+        own = report.splits[split] = SplitReport(len(data))
         tasks = [task_set[task] for task in data.labels if task in task_set]
+        names = [task.name for task in tasks]
         for index in range(len(data)):
-            _check_sample(data, index, tasks, split_report, report)
+            samples: list[Sample] = []
+            try:
+                samples.append(data.load(index, names))
+            except FileError:
+                for part in ((), *zip(names)):
+                    with report.noting():
+                        samples.append(data.load(index, part))
+            own.sizes.update(tuple(sample["image"].shape[-2:]) for sample in samples[:1])
+            for sample in samples:
+                for task in tasks:
+                    if task.name in sample:
+                        own.add(task, sample[task.name])
             done += 1
             if progress is not None:
                 progress(done, total)
-    return report
-
-
-def _check_sample(data: Dataset, index: int, tasks: Sequence[Task], split: SplitReport, report: CheckReport) -> None:
-    """Read a sample; if that fails, read its parts one by one, to find all faults."""
-    names = [task.name for task in tasks]
-    samples: list[Sample] = []
-    try:
-        samples.append(data.load(index, names))
-    except FileError:
-        for part in ((), *zip(names)):
-            with report.noting():
-                samples.append(data.load(index, part))
-    if samples:
-        split.sizes[tuple(samples[0]["image"].shape[-2:])] += 1
-    for sample in samples:
-        for task in tasks:
-            if task.name in sample:
-                split.add(task, sample[task.name])
 
 
 def contact_sheet(dataset: Dataset, count: int, task_set: TaskSet = TASKS) -> Image.Image:

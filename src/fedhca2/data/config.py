@@ -49,7 +49,13 @@ class DataConfig(Config):
         if self.test is None:
             return list(images), []
         if isinstance(self.test, Path):
-            for_test = _images_in(self.test, val.ids)
+            numbers = {id: image for image, id in enumerate(val.ids)}
+            with reading(self.test, "ids of validation images, one per line"):
+                listed = [line.strip() for line in self.test.read_text("utf-8").splitlines() if line.strip()]
+            if strange := next((id for id in listed if id not in numbers), None):
+                expected = f"expected ids of validation images, such as {val.ids[0]!r}"
+                raise BrokenFileError(self.test, f"{expected}, got {strange!r:.80}")
+            for_test = {numbers[id] for id in listed}
         else:
             ordered = sorted(images, key=lambda image: derive(0, "test", val.ids[image]))
             for_test = set(ordered[: round(self.test * len(ordered))])
@@ -63,16 +69,6 @@ class DataConfig(Config):
     @abstractmethod
     def open(self, split: Split, tasks: TaskSet = TASKS) -> Dataset:
         """Open one split, with labels for some of these tasks."""
-
-
-def _images_in(path: Path, ids: Sequence[str]) -> set[int]:
-    """The images whose ids stand in a file."""
-    numbers = {id: image for image, id in enumerate(ids)}
-    with reading(path, "ids of validation images, one per line"):
-        listed = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
-    if strange := next((id for id in listed if id not in numbers), None):
-        raise BrokenFileError(path, f"expected ids of validation images, such as {ids[0]!r}, got {strange!r:.80}")
-    return {numbers[id] for id in listed}
 
 
 class DataSets:

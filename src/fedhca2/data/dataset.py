@@ -116,20 +116,16 @@ class Stacked:
         chosen = torch.tensor(indices)
         with self._lock:
             if not all(name in self._stacks for name in names):
-                self._add(load(indices[0]))
-            if not all(name in self._stacks for name in names):  # too large
-                samples = [load(index) for index in indices]
-                return {name: torch.stack([sample[name] for sample in samples]) for name in names}
+                first = load(indices[0])
+                if self.count * sum(value.nbytes for value in first.values()) > self.limit:
+                    samples = [load(index) for index in indices]
+                    return {name: torch.stack([sample[name] for sample in samples]) for name in names}
+                for name in first.keys() - self._stacks.keys():
+                    is_filled = torch.zeros(self.count, dtype=torch.bool)
+                    self._stacks[name] = torch.empty(self.count, *first[name].shape), is_filled
             filled = torch.stack([self._stacks[name][1][chosen] for name in names]).all(dim=0)
             for index in chosen[~filled].tolist():
                 for name, value in load(index).items():
                     values, is_filled = self._stacks[name]
                     values[index], is_filled[index] = value, True
             return {name: self._stacks[name][0][chosen] for name in names}
-
-    def _add(self, sample: Sample) -> None:
-        """Make room for what is in a sample, if that is not too much."""
-        if self.count * sum(value.nbytes for value in sample.values()) <= self.limit:
-            for name in sample.keys() - self._stacks.keys():
-                is_filled = torch.zeros(self.count, dtype=torch.bool)
-                self._stacks[name] = torch.empty(self.count, *sample[name].shape), is_filled

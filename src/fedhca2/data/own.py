@@ -160,16 +160,15 @@ def label_spaces(labels: Any) -> dict[str, LabelSpace]:
     >>> {task: space.classes for task, space in label_spaces({"semseg": ["table", "chair"], "depth": None}).items()}
     {'semseg': 2, 'depth': None}
     """
+    spaces = {}
     try:
-        return {str(task): _label_space(names) for task, names in labels.items()}
+        for task, names in labels.items():
+            if names is None or isinstance(names, int):
+                names = LabelSpace(names)
+            spaces[str(task)] = names if isinstance(names, LabelSpace) else LabelSpace(names=tuple(map(str, names)))
     except (AttributeError, TypeError):
         raise ValueError(f"labels: expected class names by task, got {labels!r:.200}") from None
-
-
-def _label_space(names: Sequence[str] | int | LabelSpace | None) -> LabelSpace:
-    if isinstance(names, LabelSpace):
-        return names
-    return LabelSpace(names) if names is None or isinstance(names, int) else LabelSpace(names=tuple(map(str, names)))
+    return spaces
 
 
 class OwnSamples(SameForAll):
@@ -277,9 +276,10 @@ def _to_label(value: Any, task: Task, space: LabelSpace, size: Sequence[int]) ->
     is_map, is_class = task.output == "map", task.grouped_by == "class"
     channels = task.label_channels_for(space)
     shape = (channels, *size) if is_map else (channels,)
-    if _is_missing(value):
+    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
         value = torch.full(shape, nan)
-    label = _planes(value) if is_map else _vector(value)
+    label = _planes(value) if is_map else _tensor(value).float()
+    label = label if label.ndim else label[None]
     if tuple(label.shape) != shape:
         if is_map:
             raise ValueError(f"expected {'×'.join(map(str, shape))} like its image, got {_shape(label)}")
@@ -297,11 +297,6 @@ def _to_label(value: Any, task: Task, space: LabelSpace, size: Sequence[int]) ->
     if is_class and (known_values != known_values.round()).any():
         raise ValueError("expected the whole numbers of classes, got a fraction")
     return label.to(torch.uint8) if is_map and is_class else label.float()
-
-
-def _is_missing(value: Any) -> bool:
-    """Whether a sample has no label: None, or NaN instead of an array."""
-    return value is None or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
 
 
 def _planes(value: Any) -> Tensor:
@@ -336,11 +331,6 @@ def _check_pixels(image: Image.Image) -> None:
     """Raise ValueError if an image, which may not have been decoded yet, is too large."""
     if image.width * image.height > MAX_PIXELS:
         raise ValueError(f"expected at most {MAX_PIXELS} pixels, got {image.height}×{image.width}")
-
-
-def _vector(value: Any) -> Tensor:
-    tensor = _tensor(value)
-    return tensor.float().reshape(-1) if tensor.ndim < 2 else tensor.float()
 
 
 def _bounds(values: Tensor) -> tuple[float, float]:

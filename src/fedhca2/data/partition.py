@@ -129,22 +129,18 @@ class Dirichlet(Partition):
         """Divide into parts with different label distributions."""
         groups, draws = label_groups(data, tasks[self.by]), 100
         for _ in range(draws):
-            parts = self._draw(groups, clients, rng)
+            parts: Parts = {client: [] for client in clients}
+            for group in np.unique(groups):
+                members = rng.permutation(np.flatnonzero(groups == group)).tolist()
+                shares = rng.dirichlet(np.full(len(clients), self.alpha))
+                for client, part in zip(clients, proportional_split(members, shares.tolist()), strict=True):
+                    parts[client] += part
             if min(map(len, parts.values())) >= self.at_least:
                 return parts
         raise ValueError(
             f"dirichlet: expected {self.at_least} images for every client, got too few in all {draws} draws; "
             "choose a larger alpha or a smaller at_least"
         )
-
-    def _draw(self, groups: NDArray[np.int64], clients: Sequence[str], rng: RandomState) -> Parts:
-        parts: Parts = {client: [] for client in clients}
-        for group in np.unique(groups):
-            members = rng.permutation(np.flatnonzero(groups == group)).tolist()
-            shares = rng.dirichlet(np.full(len(clients), self.alpha))
-            for client, part in zip(clients, proportional_split(members, shares.tolist()), strict=True):
-                parts[client] += part
-        return parts
 
 
 class Lists(Partition):

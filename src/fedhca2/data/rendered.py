@@ -81,24 +81,19 @@ class RenderedScenes(SameForAll):
     @shared_property
     def _samples(self) -> Sample:
         """Render all scenes of the split in chunks, on a GPU or on the cores of the CPU with one thread each."""
-        samples: Sample = {}
         large = prod(self.size) >= 256 * 256
         gpu = large and torch.cuda.is_available()
         step = 16 if large else 64  # scenes that a thread renders at a time: more mean less waiting between threads
 
-        def chunk(start: int) -> tuple[int, Sample]:
+        def chunk(start: int) -> Sample:
             numbers, device = self.numbers[start : start + step], "cuda" if gpu else "cpu"
             scenes = render(self.config.domain, numbers, size=self.size, seed=self.config.seed, device=device)
-            return start, {name: scenes[name].cpu() for name in ("image", *self.labels)}
+            return {name: scenes[name].cpu() for name in ("image", *self.labels)}
 
         workers = 1 if gpu else len(usable_cores())
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for start, rendered in pool.map(chunk, range(0, len(self), step)):
-                for name, scenes in rendered.items():
-                    if name not in samples:
-                        samples[name] = torch.empty(len(self), *scenes.shape[1:], dtype=scenes.dtype)
-                    samples[name][start : start + len(scenes)] = scenes
-        return samples
+            chunks = list(pool.map(chunk, range(0, len(self), step)))
+        return {name: torch.cat([each.pop(name) for each in chunks]) for name in ("image", *self.labels)}
 
 
 def write_scenes(
@@ -116,8 +111,8 @@ def write_scenes(
     """
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise FileExistsError(f"{root}: expected a new or empty folder, got one with files in it")
-    domains: dict[str, Domain] = {"pascal_context": "outdoor", "nyud": "indoor"}
-    domain, pascal, written, step = domains[layout], layout == "pascal_context", 0, 8
+    domain, lists, files_of = _LAYOUTS[layout]
+    written, step = 0, 8
     counts: dict[Split, int] = {"train": train, "val": val}
     for split, count in counts.items():
         objects, numbers = {}, scene_numbers(split, count)
@@ -125,45 +120,43 @@ def write_scenes(
             batch = render(domain, some, size=size, seed=seed)
             for position, number in enumerate(some):
                 id, scene = f"{number:07d}", {name: values[position] for name, values in batch.items()}
-                objects[id] = sorted(set(scene["semseg"].flatten().tolist()) - {0, 255})
-                _save(root, _pascal_files(id, scene, objects[id]) if pascal else _nyud_files(id, scene))
+                objects[id] = sorted(set(scene["semseg"].flatten().tolist()) - {0})
+                _save(root, files_of(id, scene, objects[id]))
                 written += 1
                 if progress is not None:
                     progress(written, train + val)
-        lists = {f"{'ImageSets/Context' if pascal else 'gt_sets'}/{split}.txt": "".join(f"{id}\n" for id in objects)}
-        _save(root, lists | ({f"ImageSets/Parts/{split}.txt": json.dumps(objects)} if pascal else {}))
-    _save(root, _class_lists() if pascal else {})
+        _save(root, {f"{lists}/{split}.txt": "".join(f"{id}\n" for id in objects)})
+        if layout == "pascal_context":
+            _save(root, {f"ImageSets/Parts/{split}.txt": json.dumps(objects)})
+    if layout == "pascal_context":
+        solid = [name for name in CONTEXT_IDS if name != "sky"]  # the sky has no normals
+        numbered = {name: number for number, name in enumerate(solid, start=1)}
+        classes = CONTEXT_IDS | {"tvmonitor": 427}  # readers of the lists expect it
+        tables = {"context_classes": classes, "nyu_classes": numbered, "pascal_part": {str(PERSON): PART_CLASS}}
+        _save(root, {f"json/{name}.json": json.dumps(content) for name, content in tables.items()})
 
 
 def _pascal_files(id: str, scene: Sample, objects: Sequence[int]) -> dict[str, Any]:
-    """The files of a scene with objects of these classes, by name."""
+    """The files of a scene by name; in its annotation of PASCAL-Part, there is one object for each of its classes."""
     semseg = Image.fromarray(scene["semseg"][0].numpy())
     semseg.putpalette(voc_palette().flatten().tolist())
+    names = ("head", "torso", "luarm", "llarm", "luleg", "llleg")
+    masks = [(name, (scene["human_parts"][0] == PART_CLASS[name]).byte().numpy()) for name in names]
+    parts = _struct("part_name mask", [(name, mask) for name, mask in masks if mask.any()])
+    no_parts = _struct("part_name mask", [])
+    rows = [
+        (PASCAL_CLASSES[k], k, (scene["semseg"][0] == k).byte().numpy(), parts if k == PERSON else no_parts)
+        for k in objects
+    ]
+    annotation = _struct("imname objects", [(id, _struct("class class_ind mask parts", rows))])
     return {
         f"JPEGImages/{id}.jpg": _picture(scene["image"]),
         f"semseg/VOC12/{id}.png": semseg,
         f"sal_distill/{id}.png": _picture(scene["sal"] * 255),
         f"normals_distill/{id}.png": _picture(encode_normals(scene["normals"])),
         f"pascal-context/trainval/{id}.mat": {"LabelMap": scene["context"][0].numpy().astype(np.uint16)},
-        f"human_parts/{id}.mat": {"anno": _annotation(id, scene, objects)},
+        f"human_parts/{id}.mat": {"anno": annotation},
     }
-
-
-def _annotation(id: str, scene: Sample, objects: Sequence[int]) -> NDArray[np.void]:
-    """A PASCAL-Part annotation with one object per class in the scene."""
-    names = ("head", "torso", "luarm", "llarm", "luleg", "llleg")
-    masks = [(name, (scene["human_parts"][0] == PART_CLASS[name]).byte().numpy()) for name in names]
-    parts = [(name, mask) for name, mask in masks if mask.any()]
-    rows = [
-        (
-            PASCAL_CLASSES[code],
-            code,
-            (scene["semseg"][0] == code).byte().numpy(),
-            _struct("part_name mask", parts if code == PERSON else []),
-        )
-        for code in objects
-    ]
-    return _struct("imname objects", [(id, _struct("class class_ind mask parts", rows))])
 
 
 def _struct(fields: str, rows: Sequence[tuple[Any, ...]]) -> NDArray[np.void]:
@@ -174,18 +167,7 @@ def _struct(fields: str, rows: Sequence[tuple[Any, ...]]) -> NDArray[np.void]:
     return array
 
 
-def _class_lists() -> dict[str, str]:
-    solid = [name for name in CONTEXT_IDS if name != "sky"]  # the sky has no normals
-    lists = {
-        "context_classes": CONTEXT_IDS | {"tvmonitor": 427},  # readers of the lists expect it
-        "nyu_classes": {name: number for number, name in enumerate(solid, start=1)},
-        "pascal_part": {str(PERSON): PART_CLASS},
-    }
-    return {f"json/{name}.json": json.dumps(content) for name, content in lists.items()}
-
-
-def _nyud_files(id: str, scene: Sample) -> dict[str, Any]:
-    """The files of a scene by name."""
+def _nyud_files(id: str, scene: Sample, objects: Sequence[int]) -> dict[str, Any]:
     return {
         f"images/{id}.png": _picture(scene["image"]),
         f"segmentation/{id}.png": _picture(scene["semseg"] + 1),
@@ -193,6 +175,13 @@ def _nyud_files(id: str, scene: Sample) -> dict[str, Any]:
         f"normals/{id}.png": _picture(encode_normals(scene["normals"])),
         f"depth/{id}.npy": scene["depth"][0].numpy(),
     }
+
+
+# What a layout's scenes show, the folder with the lists of its splits, and the files of one scene by name.
+_LAYOUTS: dict[ArchiveKind, tuple[Domain, str, Callable[[str, Sample, Sequence[int]], dict[str, Any]]]] = {
+    "pascal_context": ("outdoor", "ImageSets/Context", _pascal_files),
+    "nyud": ("indoor", "gt_sets", _nyud_files),
+}
 
 
 def _picture(values: Tensor) -> Image.Image:

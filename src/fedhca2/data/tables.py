@@ -127,10 +127,6 @@ class CsvRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def at(self, line: int, column: str) -> str:
-        """A cell of the file, as an error names it."""
-        return cell_in(self.path, line, column)
-
     def label(self, task: str, line: int) -> Any:
         """The label that a line has for a task; None if it has none."""
         declared = self.tasks.get(task)
@@ -145,12 +141,14 @@ class CsvRows:
         names = self.labels[task]
         if cell not in names:
             expected = f"expected one of {', '.join(names):.200}"
-            raise BrokenFileError(self.at(line, column), f"{expected}, got {cell!r:.80}")
+            raise BrokenFileError(cell_in(self.path, line, column), f"{expected}, got {cell!r:.80}")
         return names.index(cell)
 
     def map(self, line: int, column: str, cell: str) -> Any:
         """The label map that a cell names."""
-        raise BrokenFileError(self.at(line, column), "expected a task with one answer for each row, got one for maps")
+        raise BrokenFileError(
+            cell_in(self.path, line, column), "expected a task with one answer for each row, got one for maps"
+        )
 
     def number(self, line: int, column: str) -> float:
         """The number in a cell, NaN if it is unknown."""
@@ -193,32 +191,24 @@ class CsvTable(CsvRows):
         self.inputs = [name for name in every if name not in other_columns] if inputs is None else inputs
         training = self.lines_of("train")
         self.categories = {name: values or self.words(name, training) for name, values in by_category.items()}
-        self.means, self.deviations = self._statistics(self.inputs, training)
+        values = np.array([[self.number(line, column) for column in self.inputs] for line in training])
+        if self.inputs and (empty := np.isnan(values).all(axis=0)).any():
+            column = self.inputs[int(empty.argmax())]
+            raise BrokenFileError(file, f"column {column!r}: expected a number in a row for training, got none")
+        self.means, deviations = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+        self.deviations = np.where(deviations > 0, deviations, 1)  # of equal values 1
         width = len(self.inputs) + sum(map(len, self.categories.values()))
         if not 0 < width <= MOST_COLUMNS:
             raise BrokenFileError(file, f"expected 1 to {MOST_COLUMNS} inputs, got {width}")
         self.shape = (width,)
         for task in [task for task in self.columns if task in tasks and tasks[task].standardised]:
             for column in self.columns[task]:
-                self._check_differs(column, training)
+                different = len({self.all_rows[line][column].strip() for line in training} - {*UNKNOWN})
+                if different < 2:  # nothing to learn
+                    expected = "expected two or more different numbers in the rows for training"
+                    raise BrokenFileError(file, f"column {column!r}: {expected}, got {different}")
         if ids:
             self.ids = [row[ids] for row in self.rows]
-
-    def _statistics(self, columns: Sequence[str], lines: Sequence[int]) -> tuple[Values, Values]:
-        """Mean and deviation of columns in these rows; the deviation of equal values is 1."""
-        values = np.array([[self.number(line, column) for column in columns] for line in lines])
-        if len(columns) and (empty := np.isnan(values).all(axis=0)).any():
-            column = columns[int(empty.argmax())]
-            raise BrokenFileError(self.path, f"column {column!r}: expected a number in a row for training, got none")
-        means, deviations = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-        return means, np.where(deviations > 0, deviations, 1)
-
-    def _check_differs(self, column: str, lines: Sequence[int]) -> None:
-        """Raise an error unless there is something to learn in a column of numbers."""
-        different = len({self.all_rows[line][column].strip() for line in lines} - {*UNKNOWN})
-        if different < 2:
-            expected = "expected two or more different numbers in the rows for training"
-            raise BrokenFileError(self.path, f"column {column!r}: {expected}, got {different}")
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         line = self.lines[index]
@@ -238,14 +228,13 @@ class CsvTable(CsvRows):
         for name, values in self.categories.items():
             if name in row and str(row[name]) not in values:
                 raise ValueError(f"{name}: expected one of {', '.join(values):.200}, got {row[name]!r:.80}")
-        return self._encode_row(np.array([_as_number(name, row.get(name, nan)) for name in self.inputs]), row)
-
-
-def _as_number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name}: expected a number, got {value!r:.80}") from None
+        numbers = []
+        for name in self.inputs:
+            try:
+                numbers.append(float(row.get(name, nan)))
+            except (TypeError, ValueError):
+                raise ValueError(f"{name}: expected a number, got {row[name]!r:.80}") from None
+        return self._encode_row(np.array(numbers), row)
 
 
 @cache

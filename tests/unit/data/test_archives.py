@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.io import savemat
 from torch.testing import assert_close
 
 from fedhca2.data.archives import Nyud, PascalContext, PascalContextData, training_edges
 from fedhca2.data.dataset import Cache, shared_property
 from fedhca2.data.files import BrokenFileError, MissingFileError
-from fedhca2.data.rendered import ScenesData, scene_numbers, write_scenes
+from fedhca2.data.rendered import ScenesData, _save, _struct, scene_numbers, write_scenes
 from fedhca2.data.scenes.rendering import render
 from fedhca2.tasks import TASKS
 
@@ -34,13 +33,6 @@ def coloured(*colour):
     return Image.new("RGB", SIZE[::-1], colour)
 
 
-def struct(rows, fields):
-    array = np.empty((1, len(rows)) if rows else (0, 0), [(name, object) for name in fields.split()])
-    for position, row in enumerate(rows):
-        array[0, position] = row
-    return array
-
-
 def mask(*region):
     painted = np.zeros(SIZE, np.uint8)
     painted[region] = 1
@@ -49,21 +41,14 @@ def mask(*region):
 
 def annotation(*objects):
     """A PASCAL-Part annotation under different field names: only positions matter."""
-    rows = [("thing", number, mask(slice(0, 4)), struct(parts, "a b")) for number, parts in objects]
-    return {"anno": struct([("image", struct(rows, "c d e f"))], "g h")}
+    rows = [("thing", number, mask(slice(0, 4)), _struct("a b", parts)) for number, parts in objects]
+    return {"anno": _struct("g h", [("image", _struct("c d e f", rows))])}
 
 
 def write(path: Path, content) -> Path:
     """Write a picture, an array, the variables of a MATLAB file, or JSON, by the type of the content."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, Image.Image):
-        content.save(path)
-    elif isinstance(content, np.ndarray):
-        np.save(path, content)
-    elif path.suffix == ".mat" and isinstance(content, dict):
-        savemat(path, content, do_compression=True)
-    else:
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    as_json = isinstance(content, list) or (isinstance(content, dict) and path.suffix != ".mat")
+    _save(path.parent, {path.name: json.dumps(content) if as_json else content})
     return path
 
 
@@ -138,7 +123,9 @@ def test_semseg_comes_from_pascal_context_only_where_voc_has_none(root):
     assert (preferred, load(PascalContext, root, "semseg").unique().tolist()) == ([15], [3])
 
 
-def test_normals_are_zero_where_the_class_is_not_valid(root):
+def test_normals_are_zero_unless_the_class_is_one_of_nyud_or_a_television(root):
+    valid, others = np.repeat([[2, 2, 2, 427]], SIZE[0], axis=0), np.repeat([[3, 431, 0, 459]], SIZE[0], axis=0)
+    write(root / LABELS.format(IDS[0]), {"LabelMap": np.concatenate([valid, others], axis=1).astype(np.uint16)})
     actual = load(PascalContext, root, "normals")
     assert_close(actual[..., :4], torch.tensor([-1.0, -0.6, 1.0]).view(3, 1, 1).expand(3, SIZE[0], 4))
     assert not actual[..., 4:].any()
@@ -158,7 +145,8 @@ def test_training_edges_equal_those_of_opencv_and_scikit_image():
         ...###........
         ..............
     """
-    assert ["".join(".#"[int(on)] for on in row) for row in training_edges(label_map)] == expected.split()
+    edges = training_edges(torch.from_numpy(label_map.astype(np.int32)))
+    assert ["".join(".#"[int(on)] for on in row) for row in edges] == expected.split()
 
 
 @pytest.mark.parametrize(
@@ -296,8 +284,7 @@ def test_scenes_are_read_back_exactly(scenes, split):
     data, expected = PascalContext(scenes / "pascal_context", split), rendered("outdoor", split)
     expected["human_parts"] = TASKS["human_parts"].ignored(expected["human_parts"])  # unknown without people
     if split == "train":
-        edges = [torch.from_numpy(training_edges(label_map)) for label_map in expected["context"][:, 0].numpy()]
-        expected["edge"] = torch.stack(edges).float()[:, None]
+        expected["edge"] = torch.stack([training_edges(each) for each in expected["context"][:, 0]]).float()[:, None]
     for name in ("semseg", "sal", "normals", "human_parts", "edge"):
         assert torch.equal(all_of(data, name), expected[name]), name
     assert (all_of(data, "image").float() - expected["image"].float()).abs().mean() < 8  # JPEG

@@ -9,9 +9,6 @@ from fedhca2.data.augmentation import (
     Choices,
     InputFormat,
     Preparation,
-    _are_varied,
-    _until_varied,
-    axes,
     distort,
     for_evaluation,
     from_hsv,
@@ -102,17 +99,17 @@ def test_padding_and_unknown_values_are_ignored(rng, task, channels, unknown):
 
 
 @pytest.mark.parametrize("size", [(32, 96), (20, 30)])
-def test_both_ways_to_count_classes_choose_the_same_crops(size):
-    rng = np.random.default_rng(1)
-    classes = torch.cat([blocks(rng, (64, 64), CLASSES) for _ in range(40)])
-    starts = torch.from_numpy(rng.integers(0, 30, (40, 10, 2)))
-    lengths, still = torch.full((40, 1, 1), 64), torch.zeros(40, 1, 1, dtype=torch.bool)
-    rows, columns = (axes(lengths, lengths + 40, starts[..., i, None], size[i], still) for i in (0, 1))
-    one_by_one = _until_varied(classes, rows, columns, torch.ones(40, dtype=torch.bool))
-    counted = _are_varied(classes, rows, columns, CLASSES)
-    one_by_one[:, -1] = counted[:, -1] = True
-    assert one_by_one.int().argmax(1).equal(counted.int().argmax(1))
-    assert 0 < (counted.int().argmax(1) > 0).sum() < 40
+def test_of_an_enlarged_image_the_first_varied_crop_is_taken_too(size):
+    rng, later = np.random.default_rng(1), 0
+    for _ in range(20):
+        one, tries = make_sample(rng, (64, 64), ("semseg",)), rng.random((10, 2)).tolist()
+        crops = [alone(one, size, scale=4.0, crops=[each])["semseg"] for each in tries]
+        counts = [torch.bincount(crop[crop != 255].long()) for crop in crops]
+        varied = [(each > 0).sum() > 1 and each.max() < 0.75 * each.sum() for each in counts]
+        first = varied[:-1].index(True) if any(varied[:-1]) else -1
+        assert alone(one, size, scale=4.0, crops=tries)["semseg"].equal(crops[first])
+        later += first != 0
+    assert 0 < later < 20
 
 
 CHANGED = {  # a task, its label, what is done, and the label after that

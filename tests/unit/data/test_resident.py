@@ -5,12 +5,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.data.augmentation import Choices, InputFormat, Preparation
-from fedhca2.data.batches import prefetch
-from fedhca2.data.feed import DeviceFeed, ResidentImages, bytes_on_canvas, in_chunks, read_if_few
+from fedhca2.data.augmentation import Choices, InputFormat, Preparation, pack
+from fedhca2.data.batches import DeviceFeed, bytes_on_canvas, in_chunks, prefetch, read_if_few
 from fedhca2.tasks import TASKS
 
-CPU = torch.device("cpu")
 MOST = DeviceFeed.max_client_bytes
 
 
@@ -21,10 +19,10 @@ def sample(height, width):
 def test_images_of_other_sizes_lie_in_the_corners_of_equal_canvases():
     sizes = [(4, 6), (5, 3)]
     samples = read_if_few((7, 9), lambda index: sample(*sizes[(7, 9).index(index)]), (4, 4), MOST)
-    images = ResidentImages((7, 9), samples, (4, 4), CPU)
+    images = pack(samples, Choices.none(2), (4, 4))
     assert images.canvases["image"].shape == (2, 3, 5, 6)
     assert images.lengths.tolist() == [[4, 6], [5, 3]]
-    chosen = images.pack(torch.tensor([1, 1]), Choices.none(2)).canvases
+    chosen = images.chosen(torch.tensor([1, 1]), Choices.none(2)).canvases
     assert (chosen["image"][:, :, :5, :3] == 5).all()
 
 
@@ -55,13 +53,13 @@ def test_batches_do_not_depend_on_how_many_images_are_prepared_together(images, 
         }
         for _ in range(images)
     ]
-    resident, form = ResidentImages(range(images), samples, size, CPU), InputFormat(TASKS, size, 3)
+    resident, form = pack(samples, Choices.none(images), size), InputFormat(TASKS, size, 3)
     order, choices = torch.from_numpy(rng.permutation(images)), Choices.draw(rng, images)
     chunk_lengths = []
 
     def together(numbers):
         chunk_lengths.append(len(numbers))
-        return prepare(resident.pack(order[numbers], choices.map(lambda values: values[numbers])), form)
+        return prepare(resident.chosen(order[numbers], choices.map(lambda values: values[numbers])), form)
 
     actual = list(in_chunks(images, 2, most, together))
     assert chunk_lengths == lengths

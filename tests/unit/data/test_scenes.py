@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -9,8 +10,7 @@ from fedhca2.data.label_spaces import CONTEXT_IDS
 from fedhca2.data.label_spaces import SCENE_LABELS as LABELS
 from fedhca2.data.scenes.drawing import draw_room, draw_street
 from fedhca2.data.scenes.rendering import count_people, encode_normals, render, salient, see
-from fedhca2.data.scenes.solids import UPRIGHT, Dice, Paint, Solid, box, capsule, ellipsoid, plane, rotation, sky
-from fedhca2.data.scenes.world import photograph
+from fedhca2.data.scenes.solids import UPRIGHT, Dice, Paint, Solid, box, capsule, ellipsoid, photograph, plane, sky
 from fedhca2.metrics.edges import boundaries
 
 DOMAINS = ("outdoor", "indoor")
@@ -106,17 +106,8 @@ def test_a_mirrored_scene_has_mirrored_labels_and_negated_x_normals(draw):
 
 
 def _before_the_camera(*rows):
-    world = [torch.tensor(row, dtype=torch.float64).numpy()[None] for row in rows]
-    return photograph(
-        Dice([0]),
-        world,
-        sky(WHITE),
-        eye=[0.0, 0.0, 0.0],
-        view=rotation(0.0),
-        focal=1.0,
-        elevation=(1.2, 1.3),
-        haze=0.0,
-    )
+    camera = {"eye": [0.0, 0.0, 0.0], "view": np.eye(3), "focal": 1.0}
+    return photograph(Dice([0]), rows, sky(WHITE), **camera, elevation=(1.2, 1.3), haze=0.0)
 
 
 @pytest.mark.parametrize(

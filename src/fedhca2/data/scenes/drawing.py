@@ -4,30 +4,30 @@ from math import atan2
 
 import numpy as np
 
-from fedhca2.data.label_spaces import CONTEXT_IDS, NYUD_CLASSES, PASCAL_CLASSES, PERSON
+from fedhca2.data.label_spaces import CONTEXT_IDS, NYUD_CLASSES
 from fedhca2.data.scenes.solids import (
     UPRIGHT,
     Dice,
     Paint,
     Row,
+    Scene,
     Solid,
-    Table,
     box,
     capsule,
     ellipsoid,
     legs,
     mix_paint,
     move,
+    photograph,
     plane,
     rotation,
     size,
     sky,
+    stand,
     tint_paint,
 )
 from fedhca2.data.scenes.things import THINGS
-from fedhca2.data.scenes.world import Scene, photograph
 
-Spot = tuple[float, float]  # x and z on the ground
 # A piece of furniture from x = `at` on, its back against the wall z = 0; its width, and the height of its top.
 Piece = tuple[list[Row], float, float]
 ID = {name: number for number, name in enumerate(NYUD_CLASSES)}
@@ -43,23 +43,23 @@ GROUNDS = {
 def draw_room(dice: Dice) -> Scene:
     """Draw a room of at most 5 by 5.5 by 3 metres, seen from inside; nothing in it is 10 metres away."""
     wide, deep, high = dice.uniform(1.7, 2.5), dice.uniform(1.9, 2.75), dice.uniform(2.3, 3.0)
-    world = [np.array(_shell(dice, wide, deep, high))]
+    world = _shell(dice, wide, deep, high)
     # The far wall and the two at the sides, as turns that bring "against the wall at z = 0, facing +z" to each.
     for yaw, position, reach in ((0.0, (0, 0, -deep), wide), (np.pi / 2, (-wide, 0, -0.5), deep - 0.7),
                               (-np.pi / 2, (wide, 0, -0.5), deep - 0.7)):  # fmt: skip
-        world.append(move(np.array(_furnish_wall(dice, reach, high)), rotation(yaw), position))
+        world.extend(move(_furnish_wall(dice, reach, high), rotation(yaw), position))
     if dice.chance(0.75):
         where = (dice.uniform(-0.5, 0.5) * wide, 0, dice.uniform(-0.45, 0.0) * deep)
-        world.append(move(np.array(furnish_middle(dice)), rotation(dice.uniform(-np.pi, np.pi)), where))
+        world.extend(move(_furnish_middle(dice), rotation(dice.uniform(-np.pi, np.pi)), where))
     eye = [dice.uniform(-0.45, 0.45) * wide, dice.uniform(1.15, 1.8), deep * dice.uniform(0.75, 0.92)]
+    heaven = sky(mix_paint(dice))
+    yaw, pitch = dice.uniform(-0.6, 0.6) + 0.25 * eye[0] / wide, dice.uniform(-0.4, -0.08)
     return photograph(
         dice,
         world,
-        sky(mix_paint(dice)),
+        heaven,
         eye=eye,
-        view=rotation(
-            dice.uniform(-0.6, 0.6) + 0.25 * eye[0] / wide, dice.uniform(-0.4, -0.08), dice.uniform(-0.06, 0.06)
-        ),
+        view=rotation(yaw, pitch, dice.uniform(-0.06, 0.06)),
         focal=dice.uniform(1.3, 1.8),
         elevation=(0.6, 1.2),
         haze=0.0,
@@ -92,9 +92,9 @@ def _furnish_wall(dice: Dice, reach: float, high: float) -> list[Row]:
             break
         rows += piece
         if top < 1.3 and dice.chance(0.6):
-            rows.append(hang_on_wall(dice, at + width / 2, min(high - 0.4, top + 0.55), width / 2))
+            rows.append(_hang_on_wall(dice, at + width / 2, min(high - 0.4, top + 0.55), width / 2))
         at += width + dice.uniform(0.05, 0.5)
-    return rows or [hang_on_wall(dice, 0.0, 1.5, 0.8)]
+    return rows or [_hang_on_wall(dice, 0.0, 1.5, 0.8)]
 
 
 def _block(dice: Dice, name: str, at: float, width: float, depth: float, height: float) -> Row:
@@ -107,19 +107,13 @@ def _cabinet(dice: Dice, at: float) -> Piece:
     rows = [_block(dice, "cabinet", at, width, depth, height)]
     rows.append(box((at + width / 2, height / 2, depth), (0.015, height * 0.4, 0.02), mix_paint(dice), ID["cabinet"]))
     if dice.chance(0.4):
-        rows += _lamp(dice, at + width * dice.uniform(0.25, 0.75), depth / 2, height)
+        x, z, shade = at + width * dice.uniform(0.25, 0.75), depth / 2, dice.uniform(0.13, 0.2)
+        rows.append(capsule((x, height, z), (x, height + 0.3, z), 0.03, mix_paint(dice), ID["lamp"]))
+        rows.append(ellipsoid((x, height + 0.35, z), (shade, shade * 0.8, shade), mix_paint(dice), ID["lamp"]))
     elif dice.chance(0.5):
         wide, tall = dice.uniform(0.12, 0.25), dice.uniform(0.1, 0.2)
         rows.append(box((at + width / 2, height + tall, depth / 2), (wide, tall, 0.12), mix_paint(dice), ID["box"]))
     return rows, width, height + 0.4
-
-
-def _lamp(dice: Dice, x: float, z: float, y: float) -> list[Row]:
-    shade = dice.uniform(0.13, 0.2)
-    return [
-        capsule((x, y, z), (x, y + 0.3, z), 0.03, mix_paint(dice), ID["lamp"]),
-        ellipsoid((x, y + 0.35, z), (shade, shade * 0.8, shade), mix_paint(dice), ID["lamp"]),
-    ]
 
 
 def _bed(dice: Dice, at: float) -> Piece:
@@ -189,20 +183,19 @@ def _chair(dice: Dice) -> list[Row]:
     return rows + legs(0.85 * wide, 0.85 * wide, seat, 0.028, paint, ID["chair"])
 
 
-def furnish_middle(dice: Dice) -> list[Row]:
+def _furnish_middle(dice: Dice) -> list[Row]:
     """A table, a chair, or a table with a chair next to it; sometimes a mat below."""
     choice = dice.below(3)
     rows = _chair(dice) if choice == 0 else _table(dice)
     if choice == 2:
-        chair: Table = move(np.array(_chair(dice)), rotation(dice.uniform(-0.5, 0.5)), (0.0, 0.0, -0.75))
-        rows += chair.tolist()
+        rows.extend(move(_chair(dice), rotation(dice.uniform(-0.5, 0.5)), (0.0, 0.0, -0.75)))
     if dice.chance(0.5):
         half = (dice.uniform(0.7, 1.1), 0.01, dice.uniform(0.6, 0.9))
         rows.append(box((0.0, 0.0, 0.0), half, mix_paint(dice), ID["floor mat"]))
     return rows
 
 
-def hang_on_wall(dice: Dice, x: float, y: float, room: float) -> Row:
+def _hang_on_wall(dice: Dice, x: float, y: float, room: float) -> Row:
     """A picture, window, television or mirror near (x, y) on the wall z = 0, no wider than 2 room."""
     name = dice.pick(("picture", "picture", "window", "window", "television", "mirror"))
     half = (min(room, dice.uniform(0.3, 0.7)), dice.uniform(0.25, 0.4), dice.uniform(0.01, 0.04))
@@ -214,27 +207,34 @@ def draw_street(dice: Dice) -> Scene:
     """Draw an outdoor scene; seven in ten show a person."""
     focal = dice.uniform(1.6, 2.4)
     kinds = _cast_list(dice)
-    things = [THINGS[kind](dice) for kind in kinds]
+    things = [stand(THINGS[kind](dice)) for kind in kinds]
     extent = size(things[0])
     distance = max(extent[1], 0.7 * max(extent[0], extent[2])) * focal / (2 * dice.uniform(0.85, 1.35))
-    spot: Spot | None = (dice.uniform(-0.35, 0.35) * distance / focal, -distance - extent[2] / 2)
-    world: list[Table] = []
-    occupied: list[tuple[Spot, float]] = []
+    world: list[Row] = []
+    occupied: list[tuple[float, float, float]] = []  # x and z on the ground, and a radius around them
     for number, (kind, thing) in enumerate(zip(kinds, things, strict=True), 1):
         radius = float(np.hypot(*size(thing)[::2]) / 2)
-        if number > 1:
-            spot = _free_spot(dice, occupied, radius, distance, focal)
-        if spot is not None:
-            occupied.append((spot, radius))
-            world.append(
-                _named(move(thing, rotation(dice.uniform(-np.pi, np.pi)), (spot[0], 0, spot[1])), kind, number)
-            )
+        thing[:, [Solid.CODE, Solid.OBJECT]] = CONTEXT_IDS[kind], number
+        for _ in range(10):
+            if number == 1:
+                x, z = dice.uniform(-0.35, 0.35) * distance / focal, -distance - extent[2] / 2
+            else:  # in view, not much nearer than the main object
+                far = distance * dice.uniform(0.9, 1.6) + radius
+                x, z = dice.uniform(-0.9, 0.9) * far / focal, -far
+            if all(np.hypot(x - ox, z - oz) > 0.85 * (radius + other) for ox, oz, other in occupied):
+                occupied.append((x, z, radius))
+                world.extend(move(thing, rotation(dice.uniform(-np.pi, np.pi)), (x, 0, z)))
+                break
     height = dice.uniform(0.5, 1.15) * max(extent[1], 1.0)
     tilt = atan2(extent[1] * dice.uniform(0.35, 0.6) - height, distance + extent[2] / 2)
+    world += _surroundings(dice, distance)
+    blue = np.array([0.35, 0.5, 0.75]) * dice.uniform(0.5, 1.2)
+    pale = np.array([0.75, 0.75, 0.75]) * dice.uniform(0.7, 1.2) * np.array(dice.several(0.85, 1.1, 3))
+    clouds = Paint((*blue.tolist(), *pale.tolist()), 3, dice.uniform(1.5, 5.0), dice.uniform(0, 9))
     return photograph(
         dice,
-        [*world, *_surroundings(dice, distance)],
-        _heaven(dice),
+        world,
+        sky(clouds, CONTEXT_IDS["sky"]),
         eye=[0.0, height, 0.0],
         view=rotation(0.0, tilt, dice.uniform(-0.06, 0.06)),
         focal=focal,
@@ -243,84 +243,56 @@ def draw_street(dice: Dice) -> Scene:
     )
 
 
-def _cast_list(dice: Dice) -> list[int]:
+def _cast_list(dice: Dice) -> list[str]:
     """The classes of the scene's objects, the main one first."""
-    others = [kind for kind in THINGS if kind != PERSON]
+    others = [kind for kind in THINGS if kind != "person"]
     kinds = [dice.pick(others) for _ in range(1 + dice.below(2))]
     if dice.chance(0.84):
-        kinds = [PERSON] if dice.chance(0.2) else [PERSON, *kinds]
+        kinds = ["person"] if dice.chance(0.2) else ["person", *kinds]
         if dice.chance(0.25):
-            kinds = [*kinds[:2], PERSON]
+            kinds = [*kinds[:2], "person"]
         first = dice.below(len(kinds)) if dice.chance(0.4) else 0
         kinds = [kinds[first], *kinds[:first], *kinds[first + 1 :]]
     return kinds
 
 
-def _free_spot(
-    dice: Dice, occupied: list[tuple[Spot, float]], radius: float, distance: float, focal: float
-) -> Spot | None:
-    """A place in view, not much nearer than the main object, that nothing else occupies; None after ten tries."""
-    for _ in range(10):
-        far = distance * dice.uniform(0.9, 1.6) + radius
-        x = dice.uniform(-0.9, 0.9) * far / focal
-        if all(np.hypot(x - ox, -far - oz) > 0.85 * (radius + other) for (ox, oz), other in occupied):
-            return x, -far
-    return None
-
-
-def _named(table: Table, semseg: int, number: int) -> Table:
-    table[:, [Solid.SEMSEG, Solid.CONTEXT, Solid.OBJECT]] = semseg, CONTEXT_IDS[PASCAL_CLASSES[semseg]], number
-    return table
-
-
-def _scenery(name: str, *rows: Row) -> Table:
-    table = np.array(rows)
-    table[:, Solid.CONTEXT] = CONTEXT_IDS[name]
-    return table
-
-
-def _heaven(dice: Dice) -> Row:
-    blue = np.array([0.35, 0.5, 0.75]) * dice.uniform(0.5, 1.2)
-    pale = np.array([0.75, 0.75, 0.75]) * dice.uniform(0.7, 1.2) * np.array(dice.several(0.85, 1.1, 3))
-    paint = Paint((*blue.tolist(), *pale.tolist()), 3, dice.uniform(1.5, 5.0), dice.uniform(0, 9))
-    row: Row = _scenery("sky", sky(paint))[0].tolist()
-    return row
-
-
-def _surroundings(dice: Dice, distance: float) -> list[Table]:
+def _surroundings(dice: Dice, distance: float) -> list[Row]:
     first = dice.pick(list(GROUNDS))
     second = dice.pick([name for name in GROUNDS if name != first])
-    around = [_scenery(first, plane((0.0, 0.0, 0.0), UPRIGHT, tint_paint(dice, GROUNDS[first], 0.7)))]
+    rows = [plane((0.0, 0.0, 0.0), UPRIGHT, tint_paint(dice, GROUNDS[first], 0.7), CONTEXT_IDS[first])]
     if dice.chance(0.5):
-        wide = dice.uniform(0.8, 2.5)
-        strip = _scenery(second, box((0.0, 0.0, 0.0), (60.0, 0.01, wide), tint_paint(dice, GROUNDS[second], 0.7)))
-        around.append(
-            move(strip, rotation(dice.uniform(-1.6, 1.6)), (dice.uniform(-3, 3), 0, -distance * dice.uniform(1, 2)))
-        )
+        half = (60.0, 0.01, dice.uniform(0.8, 2.5))
+        strip = box((0.0, 0.0, 0.0), half, tint_paint(dice, GROUNDS[second], 0.7), CONTEXT_IDS[second])
+        turn = rotation(dice.uniform(-1.6, 1.6))
+        rows.extend(move([strip], turn, (dice.uniform(-3, 3), 0, -distance * dice.uniform(1, 2))))
     behind = 2.5 * distance + 4.0
     if dice.chance(0.5):
-        hill = (dice.uniform(20, 50), dice.uniform(6, 14), 15.0)
+        half = (dice.uniform(20, 50), dice.uniform(6, 14), 15.0)
         paint = tint_paint(dice, (0.25, 0.27, 0.25), 8.0)
-        around.append(_scenery("mountain", ellipsoid((dice.uniform(-30, 30), 0.0, -70.0), hill, paint)))
+        rows.append(ellipsoid((dice.uniform(-30, 30), 0.0, -70.0), half, paint, CONTEXT_IDS["mountain"]))
     if dice.chance(0.5):
-        wall = (dice.uniform(2, 5), dice.uniform(2, 6), 2.0)
-        building = _scenery("building", box((0.0, wall[1], 0.0), wall, mix_paint(dice)._replace(frequency=1.0)))
-        position = (dice.uniform(-0.6, 0.6) * behind, 0, -behind - wall[0])
-        around.append(move(building, rotation(dice.uniform(-0.7, 0.7)), position))
+        half = (dice.uniform(2, 5), dice.uniform(2, 6), 2.0)
+        paint = mix_paint(dice)._replace(frequency=1.0)
+        building = box((0.0, half[1], 0.0), half, paint, CONTEXT_IDS["building"])
+        position = (dice.uniform(-0.6, 0.6) * behind, 0, -behind - half[0])
+        rows.extend(move([building], rotation(dice.uniform(-0.7, 0.7)), position))
     if dice.chance(0.3):
-        fence = _scenery("fence", box((0.0, 0.5, 0.0), (9.0, dice.uniform(0.4, 0.6), 0.05), mix_paint(dice, 2)))
-        around.append(move(fence, rotation(dice.uniform(-0.4, 0.4)), (dice.uniform(-4, 4), 0, -behind + 1)))
+        half = (9.0, dice.uniform(0.4, 0.6), 0.05)
+        fence = box((0.0, 0.5, 0.0), half, mix_paint(dice, 2), CONTEXT_IDS["fence"])
+        rows.extend(move([fence], rotation(dice.uniform(-0.4, 0.4)), (dice.uniform(-4, 4), 0, -behind + 1)))
     for _ in range(dice.below(3)):
-        around.append(_tree(dice, dice.uniform(-0.7, 0.7) * behind, -behind * dice.uniform(0.9, 1.3)))
-    return around
+        rows += _tree(dice, dice.uniform(-0.7, 0.7) * behind, -behind * dice.uniform(0.9, 1.3))
+    return rows
 
 
-def _tree(dice: Dice, x: float, z: float) -> Table:
-    stem, crown = dice.uniform(1.2, 2.2), dice.uniform(0.7, 1.4)
+def _tree(dice: Dice, x: float, z: float) -> list[Row]:
+    stem, crown, code = dice.uniform(1.2, 2.2), dice.uniform(0.7, 1.4), CONTEXT_IDS["tree"]
     leaves = tint_paint(dice, (0.13, 0.26, 0.08), 0.4)
-    return _scenery(
-        "tree",
-        capsule((x, 0.0, z), (x, stem, z), dice.uniform(0.1, 0.2), tint_paint(dice, (0.2, 0.14, 0.08), 0.3)),
-        ellipsoid((x, stem + crown * 0.6, z), (crown, crown * dice.uniform(0.8, 1.3), crown), leaves),
-        ellipsoid((x + dice.uniform(-0.6, 0.6), stem + crown, z), (crown * 0.7, crown * 0.8, crown * 0.7), leaves),
-    )
+    thick, bark = dice.uniform(0.1, 0.2), tint_paint(dice, (0.2, 0.14, 0.08), 0.3)
+    low = (crown, crown * dice.uniform(0.8, 1.3), crown)
+    high = (crown * 0.7, crown * 0.8, crown * 0.7)
+    return [
+        capsule((x, 0.0, z), (x, stem, z), thick, bark, code),
+        ellipsoid((x, stem + crown * 0.6, z), low, leaves, code),
+        ellipsoid((x + dice.uniform(-0.6, 0.6), stem + crown, z), high, leaves, code),
+    ]

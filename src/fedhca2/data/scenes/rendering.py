@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from fedhca2.data.files import decode_normals
-from fedhca2.data.label_spaces import PERSON, SCENE_LABELS, Domain
+from fedhca2.data.label_spaces import CONTEXT_IDS, PASCAL_CLASSES, PERSON, SCENE_LABELS, Domain
 from fedhca2.data.scenes.drawing import draw_room, draw_street
-from fedhca2.data.scenes.shapes import HUGE, Plane, dot
-from fedhca2.data.scenes.solids import FAR, Dice, Solid
-from fedhca2.data.scenes.world import Light, Scene, World, pack
+from fedhca2.data.scenes.shapes import HUGE, World, dot, pack
+from fedhca2.data.scenes.solids import FAR, Dice, Scene, Solid
 from fedhca2.metrics.edges import boundaries
 
 _DRAW: dict[Domain, Callable[[Dice], Scene]] = {"outdoor": draw_street, "indoor": draw_room}
-_MAX_SOLIDS = 256  # solids that a scene can have
+_MAX_SOLIDS = 256  # of a scene: those that are drawn have far fewer
+_PASCAL = {CONTEXT_IDS[name]: number for number, name in enumerate(PASCAL_CLASSES) if name in CONTEXT_IDS}
 
 
 def render(
@@ -41,11 +41,6 @@ def render(
     >>> batch["image"].shape, sorted(batch)
     (torch.Size([2, 3, 32, 40]), ['depth', 'edge', 'image', 'normals', 'semseg', 'things'])
     """
-    if domain not in _DRAW:
-        raise ValueError(f"domain: expected one of {', '.join(_DRAW)}, got {domain!r}")
-    if min(size) < 1 or not len(indices) or min(indices) < 0 or seed < 0:
-        expected = "expected a positive size, some indices from 0, and a seed from 0"
-        raise ValueError(f"{expected}, got {size}, {indices}, {seed}")
     device = torch.device(device)
     scenes = [_DRAW[domain](Dice([seed, list(_DRAW).index(domain), int(i)])) for i in indices]
     # Few steps, but arrays that fit a CPU's cache or some GiB of a GPU.
@@ -56,22 +51,25 @@ def render(
 
 
 def _labelled(domain: Domain, seen: dict[str, Tensor]) -> dict[str, Tensor]:
-    normals = seen["normals"]
+    normals, code, objects = seen["normals"], seen["code"].long(), seen["object"].long()
     labels = {
         "image": seen["image"],
-        "semseg": seen["semseg"].to(torch.uint8),
+        "edge": boundaries(code).float(),
         "normals": decode_normals(encode_normals(normals)) * (normals != 0).any(dim=1, keepdim=True),  # none in the sky
-        "things": in_sight(seen["semseg"], len(SCENE_LABELS[domain]["things"].names)),
     }
     if domain == "indoor":
-        return labels | {"edge": boundaries(labels["semseg"]).float(), "depth": seen["depth"]}
-    return labels | {
-        "edge": boundaries(seen["context"]).float(),
-        "human_parts": seen["human_parts"].to(torch.uint8),
-        "sal": salient(seen["object"].long()).to(torch.uint8),
-        "context": seen["context"].to(torch.int16),
-        "people": count_people(seen["semseg"], seen["object"].long()),
-    }
+        labels |= {"semseg": code.to(torch.uint8), "depth": seen["depth"]}
+    else:
+        pascal = torch.tensor([_PASCAL.get(id, 0) for id in range(max(CONTEXT_IDS.values()) + 1)], device=code.device)
+        semseg = pascal[code]
+        labels |= {
+            "semseg": semseg.to(torch.uint8),
+            "human_parts": seen["human_parts"].to(torch.uint8),
+            "sal": salient(objects).to(torch.uint8),
+            "context": code.to(torch.int16),
+            "people": count_people(semseg, objects),
+        }
+    return labels | {"things": in_sight(labels["semseg"], len(SCENE_LABELS[domain]["things"].names))}
 
 
 def see(scenes: list[Scene], size: tuple[int, int], device: torch.device) -> dict[str, Tensor]:
@@ -89,13 +87,14 @@ def see(scenes: list[Scene], size: tuple[int, int], device: torch.device) -> dic
     points = rays * distance
     local = dot(hit[Solid.AXES].view(3, 3, *index.shape).transpose(0, 1), (points - hit[Solid.CENTRE])[:, None])
     normal = normals(hit, local)
-    colour = shade(hit, local, normal, lit(world, index, points), distance, world.light)
-    names = {"semseg": Solid.SEMSEG, "human_parts": Solid.PART, "context": Solid.CONTEXT, "object": Solid.OBJECT}
+    colour = shade(hit, local, normal, lit(world, index, points), distance, world)
     seen = {
-        "image": expose(colour, pixel, world.light),
+        "image": expose(colour, pixel, world),
         "normals": normal,
         "depth": (distance * towards)[None],
-        **{name: hit[column : column + 1] for name, column in names.items()},
+        "code": hit[Solid.CODE][None],
+        "human_parts": hit[Solid.PART][None],
+        "object": hit[Solid.OBJECT][None],
     }
     images = {name: values[..., : height * width].view(*values.shape[:2], *size) for name, values in seen.items()}
     return {name: values.transpose(0, 1).contiguous() for name, values in images.items()}
@@ -103,11 +102,9 @@ def see(scenes: list[Scene], size: tuple[int, int], device: torch.device) -> dic
 
 def nearest(world: World, rays: Tensor) -> tuple[Tensor, Tensor]:
     """The distance along each unit ray and the row of the first solid it meets: [b, n] each. The sky is at FAR."""
-    if world.most_solids > _MAX_SOLIDS:
-        raise ValueError(f"expected at most {_MAX_SOLIDS} solids in a scene, got {world.most_solids}")
     rows = rays.new_full((world.columns.shape[1], rays.shape[2]), HUGE)
     for some in world.solids:
-        rows.index_copy_(0, some.row, some.shape.meet(rays.index_select(1, some.scene)))
+        rows.index_copy_(0, some.row, some.shape.meet(rays.index_select(1, some.scene), *some.to_meet))
     distances = rows.view(-1, world.most_solids, rays.shape[2])
     distances[:, 0] = FAR
     # Positive floats sort like their bits. With the place in the lowest bits, one minimum finds both.
@@ -135,11 +132,12 @@ def lit(world: World, index: Tensor, points: Tensor) -> Tensor:
 
     Planes cast no shadow. A convex solid casts none on its own lit side, so it is skipped, which avoids a tolerance.
     """
-    turned = dot(world.light.frame.transpose(0, 1), points[:, None])
+    turned = dot(world.frame.transpose(0, 1), points[:, None])
     rows, own = points.new_full((world.columns.shape[1], points.shape[2]), -1.0), index.float()
     for some in world.solids:
-        if not isinstance(some.shape, Plane):
-            covered = some.shape.covers(points.index_select(1, some.scene), turned.index_select(1, some.scene))
+        if some.shape.covers is not None:
+            own_points = (each.index_select(1, some.scene) for each in (points, turned))
+            covered = some.shape.covers(*own_points, *some.to_cover)
             other = own.index_select(0, some.scene).sub_(some.row[:, None]).abs_().sub_(0.5)
             rows.index_copy_(0, some.row, torch.minimum(covered, other, out=covered))
     return rows.view(len(own), world.most_solids, -1).amax(1) <= 0
@@ -156,8 +154,11 @@ def scramble(number: Tensor) -> Tensor:
     return number.bitwise_xor_(number >> 16)
 
 
-def albedo(hit: Tensor, local: Tensor) -> Tensor:
-    """The colour [3, b, n] of each surface point: its solid's two colours, mixed by the solid's texture."""
+def shade(hit: Tensor, local: Tensor, normal: Tensor, lit: Tensor, distance: Tensor, world: World) -> Tensor:
+    """Linear colour [3, b, n]: albedo times ambient and direct light, faded into the haze; the sky keeps its colour.
+
+    The albedo of a surface point is its solid's two colours, mixed by the solid's texture.
+    """
     position = (local * hit[Solid.FREQUENCY]).add_(hit[Solid.OFFSET])
     cell = position.floor()
     checks = (cell[0] + cell[1]).add_(cell[2]).remainder_(2)
@@ -169,26 +170,20 @@ def albedo(hit: Tensor, local: Tensor) -> Tensor:
     blotches = (2.1 * y).add_((1.7 * z).add_(x).sin_(), alpha=2).sin_().add_(waves).div_(4).add_(0.5)
     mix = checks.mul_(hit[Solid.IS_CHECKED]).addcmul_(stripes, hit[Solid.IS_STRIPED])
     mix.addcmul_(blotches, hit[Solid.IS_BLOTCHED]).addcmul_(cells, hit[Solid.IS_CELLED])
-    return torch.lerp(hit[Solid.COLOURS][:3], hit[Solid.COLOURS][3:], mix)
+    albedo = torch.lerp(hit[Solid.COLOURS][:3], hit[Solid.COLOURS][3:], mix)
+    direct = dot(normal, world.frame[2]).clamp_(min=0).mul_(lit)
+    lighted = (direct * world.colour).add_(world.ambient).mul_(albedo)
+    clear = (distance * -world.haze).exp_()
+    return lighted.lerp_(world.ambient * 1.4, 1 - clear).lerp_(albedo, hit[Solid.IS_SKY])
 
 
-def shade(hit: Tensor, local: Tensor, normal: Tensor, lit: Tensor, distance: Tensor, light: Light) -> Tensor:
-    """Linear colour [3, b, n]: albedo times ambient and direct light, faded into the haze; the sky keeps its colour."""
-    colour = albedo(hit, local)
-    direct = dot(normal, light.frame[2]).clamp_(min=0).mul_(lit)
-    lighted = (direct * light.colour).add_(light.ambient).mul_(colour)
-    clear = (distance * -light.haze).exp_()
-    seen = lighted.lerp_(light.ambient * 1.4, 1 - clear)
-    return seen.lerp_(colour, hit[Solid.IS_SKY])
-
-
-def expose(colour: Tensor, pixel: Tensor, light: Light) -> Tensor:
+def expose(colour: Tensor, pixel: Tensor, world: World) -> Tensor:
     """The 8-bit image [3, b, n]: gamma 2, and noise that depends only on the scene's key and the pixel's number."""
     number = pixel * 3 + torch.arange(3, device=pixel.device)[:, None]
-    bits = scramble(number[:, None] + light.key)
+    bits = scramble(number[:, None] + world.key)
     # Two halves of 16 bits add up to a triangular distribution: mean 65535, standard deviation 26755.
     tent = (bits & 0xFFFF).add_(bits >> 16).sub_(0xFFFF)
-    noise = tent * (light.noise / 26755)
+    noise = tent * (world.noise / 26755)
     return noise.add_(colour.clamp_(0, 1).sqrt_()).mul_(255).round_().clamp_(0, 255).to(torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Solids as rows of numbers: how one is described, painted at random, built and moved.
+"""Solids as rows of numbers: how one is described, painted at random, built, moved and photographed.
 
 A scene is a table with one row per solid. A frame has x to the right, y up and z towards the viewer. A solid has a
 centre, three axes (the rows of a rotation) and half sizes along them; a capsule lies along its y axis, half sizes
@@ -6,6 +6,7 @@ centre, three axes (the rows of a rotation) and half sizes along them; a capsule
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from math import cos, hypot, sin
 from typing import NamedTuple, TypeVar
@@ -68,12 +69,15 @@ class Kind(IntEnum):
 
 
 class Solid:
-    """Where a row has its numbers; a packed table has further columns, 0 or 1."""
+    """Where a row has its numbers; a packed table has further columns, 0 or 1.
+
+    CODE is a class of NYUD-v2 in a room, and a number of CONTEXT_IDS outdoors.
+    """
 
     CENTRE, AXES, HALF, COLOURS = slice(0, 3), slice(3, 12), slice(12, 15), slice(15, 21)
-    TEXTURE, FREQUENCY, OFFSET, KIND, SEMSEG, PART, CONTEXT, OBJECT = range(21, 29)
-    IS_SKY, IS_FLAT, IS_BOX, IS_ELLIPSOID, IS_CAPSULE = range(29, 34)  # the sky and planes are flat
-    IS_CHECKED, IS_STRIPED, IS_BLOTCHED, IS_CELLED = range(34, 38)  # all textures except plain
+    TEXTURE, FREQUENCY, OFFSET, KIND, CODE, PART, OBJECT = range(21, 28)
+    IS_SKY, IS_FLAT, IS_BOX, IS_ELLIPSOID, IS_CAPSULE = range(28, 33)  # the sky and planes are flat
+    IS_CHECKED, IS_STRIPED, IS_BLOTCHED, IS_CELLED = range(33, 37)  # all textures except plain
 
 
 FAR = 2000.0  # metres to the sky
@@ -103,33 +107,33 @@ def tint_paint(dice: Dice, base: Vector, scale: float = 1.0) -> Paint:
     return Paint(tuple(shades), dice.below(5), dice.uniform(0.8, 2.5) / scale, dice.uniform(0, 1))
 
 
-def _row(kind: Kind, centre: Vector, axes: Sequence[Vector], half: Vector, paint: Paint, part: int, semseg: int) -> Row:
+def _row(kind: Kind, centre: Vector, axes: Sequence[Vector], half: Vector, paint: Paint, code: int, part: int) -> Row:
     (ax, ay, az), (colours, texture, frequency, offset) = axes, paint
-    return [*centre, *ax, *ay, *az, *half, *colours, texture, frequency, offset, kind, semseg, part, 0.0, 0.0]
+    return [*centre, *ax, *ay, *az, *half, *colours, texture, frequency, offset, kind, code, part, 0.0]
 
 
-def sky(paint: Paint) -> Row:
+def sky(paint: Paint, code: int = 0) -> Row:
     """What a ray meets if it meets nothing else: a dome whose own unit of length is its radius."""
     shrunk = [(x / FAR, y / FAR, z / FAR) for x, y, z in UPRIGHT]
-    return _row(Kind.SKY, (0.0, 0.0, 0.0), shrunk, (1.0, 1.0, 1.0), paint, 0, 0)
+    return _row(Kind.SKY, (0.0, 0.0, 0.0), shrunk, (1.0, 1.0, 1.0), paint, code, 0)
 
 
-def plane(point: Vector, axes: Sequence[Vector], paint: Paint, semseg: int = 0) -> Row:
+def plane(point: Vector, axes: Sequence[Vector], paint: Paint, code: int = 0) -> Row:
     """A plane through a point, its second axis the normal."""
-    return _row(Kind.PLANE, point, axes, (1.0, 1.0, 1.0), paint, 0, semseg)
+    return _row(Kind.PLANE, point, axes, (1.0, 1.0, 1.0), paint, code, 0)
 
 
-def box(centre: Vector, half: Vector, paint: Paint, semseg: int = 0) -> Row:
+def box(centre: Vector, half: Vector, paint: Paint, code: int = 0) -> Row:
     """An upright box."""
-    return _row(Kind.BOX, centre, UPRIGHT, half, paint, 0, semseg)
+    return _row(Kind.BOX, centre, UPRIGHT, half, paint, code, 0)
 
 
-def ellipsoid(centre: Vector, half: Vector, paint: Paint, semseg: int = 0, part: int = 0) -> Row:
+def ellipsoid(centre: Vector, half: Vector, paint: Paint, code: int = 0, part: int = 0) -> Row:
     """An upright ellipsoid."""
-    return _row(Kind.ELLIPSOID, centre, UPRIGHT, half, paint, part, semseg)
+    return _row(Kind.ELLIPSOID, centre, UPRIGHT, half, paint, code, part)
 
 
-def capsule(a: Vector, b: Vector, radius: float, paint: Paint, semseg: int = 0, part: int = 0) -> Row:
+def capsule(a: Vector, b: Vector, radius: float, paint: Paint, code: int = 0, part: int = 0) -> Row:
     """All points within `radius` of the segment from a to b."""
     x, y, z = (q - p for p, q in zip(a, b, strict=True))
     length = (x * x + y * y + z * z) ** 0.5
@@ -139,13 +143,13 @@ def capsule(a: Vector, b: Vector, radius: float, paint: Paint, semseg: int = 0, 
     px, pz = (z / flat, -x / flat) if flat > 1e-6 else (1.0, 0.0)
     axes = ((px, 0.0, pz), (x, y, z), (-y * pz, x * pz - z * px, y * px))
     centre = ((a[0] + b[0]) / 2, (a[1] + b[1]) / 2, (a[2] + b[2]) / 2)
-    return _row(Kind.CAPSULE, centre, axes, (radius, length / 2, radius), paint, part, semseg)
+    return _row(Kind.CAPSULE, centre, axes, (radius, length / 2, radius), paint, code, part)
 
 
-def legs(x: float, z: float, height: float, thick: float, paint: Paint, semseg: int = 0) -> list[Row]:
+def legs(x: float, z: float, height: float, thick: float, paint: Paint, code: int = 0) -> list[Row]:
     """Four upright boxes at the corners (±x, ±z), from the ground to `height`; `thick` is half their width."""
     half = (thick, height / 2, thick)
-    return [box((sx * x, height / 2, sz * z), half, paint, semseg) for sx in (-1, 1) for sz in (-1, 1)]
+    return [box((sx * x, height / 2, sz * z), half, paint, code) for sx in (-1, 1) for sz in (-1, 1)]
 
 
 def rotation(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Table:
@@ -158,9 +162,9 @@ def rotation(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Table:
     return turned
 
 
-def move(table: Table, rotation: Table, shift: Sequence[float] | Table) -> Table:
+def move(rows: Sequence[Row] | Table, rotation: Table, shift: Sequence[float]) -> Table:
     """The solids after a rotation about the origin and then a shift."""
-    table = table.copy()
+    table = np.array(rows)
     table[:, Solid.CENTRE] = table[:, Solid.CENTRE] @ rotation.T + shift
     table[:, Solid.AXES] = (table[:, Solid.AXES].reshape(-1, 3, 3) @ rotation.T).reshape(-1, 9)
     return table
@@ -189,3 +193,47 @@ def size(table: Table) -> Table:
     """Width, height and depth of a standing object."""
     extent: Table = ((np.abs(table[:, Solid.CENTRE]) + reach(table)) * (2, 1, 2)).max(0)
     return extent
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One scene in the camera's frame: a row per solid, the sky first.
+
+    `light` holds the direction to the light (3), its colour (3), the ambient colour (3), haze per metre, noise, and the
+    focal length in halves of the picture's shorter side.
+    """
+
+    solids: Table
+    light: Table
+    key: int
+
+
+def photograph(
+    dice: Dice,
+    world: Sequence[Row],
+    heaven: Row,
+    *,
+    eye: Row,
+    view: Table,
+    focal: float,
+    elevation: tuple[float, float],
+    haze: float,
+) -> Scene:
+    """The world as seen by a camera at `eye`; `view` is the rotation from the camera's frame to the world's.
+
+    :param heaven: the sky.
+    :param focal: the focal length, in halves of the picture's shorter side.
+    :param elevation: the least and the largest height of the light, in radians.
+    :param haze: how much of it there is per metre.
+    """
+    high, around = dice.uniform(*elevation), dice.uniform(-2.6, 2.6)
+    # Around 0 the light is behind the camera.
+    sun = np.array([cos(high) * sin(around), sin(high), cos(high) * cos(around)]) @ view
+    table = np.array(world)
+    table[:, Solid.CENTRE] -= eye
+    solids = np.concatenate([np.array([heaven]), move(table, view.T, (0.0, 0.0, 0.0))])
+    exposure, contrast = dice.uniform(0.75, 1.3), dice.uniform(0.3, 0.7)
+    direct = exposure * (1 - contrast * 0.5) * np.array(dice.several(0.9, 1.1, 3)) * 1.1
+    ambient = exposure * contrast * np.array(dice.several(0.85, 1.15, 3)) * 0.8
+    light = np.concatenate([sun, direct, ambient, [haze, dice.uniform(0.005, 0.04), focal]])
+    return Scene(solids, light, dice.below(2**31))

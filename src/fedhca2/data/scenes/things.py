@@ -8,19 +8,16 @@ from math import cos, sin
 
 import numpy as np
 
-from fedhca2.data.label_spaces import PASCAL_CLASSES
 from fedhca2.data.scenes.solids import (
     Dice,
     Paint,
     Row,
-    Table,
     Vector,
     box,
     capsule,
     ellipsoid,
     legs,
     mix_paint,
-    stand,
     tint_paint,
 )
 
@@ -33,11 +30,11 @@ def _wheels(x: float, z: float, radius: float) -> list[Row]:
     return [ellipsoid((sx * x, radius, sz * z), (0.09, radius, radius), _DARK) for sx in (-1, 1) for sz in (-1, 1)]
 
 
-def aeroplane(dice: Dice) -> Table:
+def aeroplane(dice: Dice) -> list[Row]:
     """A fuselage, a wing, a tail fin and a tail plane."""
     length, span, thick = dice.uniform(1.2, 1.7), dice.uniform(1.2, 1.9), dice.uniform(0.18, 0.28)
     paint, trim = mix_paint(dice), mix_paint(dice)
-    return stand([
+    return [
         capsule((0.0, 0.6, -length), (0.0, 0.6, length), thick, paint),
         box((0.0, 0.55, 0.1), (span, 0.04, dice.uniform(0.2, 0.35)), trim),
         box((0.0, 0.95, -length), (0.03, 0.35, 0.2), trim),
@@ -45,21 +42,21 @@ def aeroplane(dice: Dice) -> Table:
         capsule((0.0, 0.1, length * 0.7), (0.0, 0.5, length * 0.7), 0.07, _DARK),
         capsule((-0.4, 0.1, -0.1), (-0.1, 0.5, -0.1), 0.07, _DARK),
         capsule((0.4, 0.1, -0.1), (0.1, 0.5, -0.1), 0.07, _DARK),
-    ])  # fmt: skip
+    ]
 
 
-def bottle(dice: Dice) -> Table:
+def bottle(dice: Dice) -> list[Row]:
     """A round body, a thin neck and a label."""
     radius, height, neck = dice.uniform(0.16, 0.26), dice.uniform(0.45, 0.8), dice.uniform(0.2, 0.4)
     paint = mix_paint(dice)
-    return stand([
+    return [
         capsule((0.0, radius, 0.0), (0.0, height, 0.0), radius, paint),
         capsule((0.0, height, 0.0), (0.0, height + radius + neck, 0.0), radius * 0.38, paint),
         ellipsoid((0.0, height * 0.6, 0.0), (radius * 1.04, height * 0.4, radius * 1.04), mix_paint(dice)),
-    ])  # fmt: skip
+    ]
 
 
-def bus(dice: Dice) -> Table:
+def bus(dice: Dice) -> list[Row]:
     """A long box on wheels with a band of windows."""
     half = (dice.uniform(0.5, 0.65), dice.uniform(0.55, 0.75), dice.uniform(1.4, 1.9))
     paint, glass = mix_paint(dice), tint_paint(dice, _GLASS)
@@ -68,10 +65,10 @@ def bus(dice: Dice) -> Table:
         box((0.0, 0.25 + half[1] * 1.4, 0.0), (half[0] + 0.02, half[1] * 0.32, half[2] * 0.93), glass),
         box((0.0, 0.25 + half[1] * 1.3, 0.0), (half[0] * 0.85, half[1] * 0.4, half[2] + 0.02), glass),
     ]
-    return stand(rows + _wheels(half[0], half[2] * 0.65, dice.uniform(0.2, 0.28)))
+    return rows + _wheels(half[0], half[2] * 0.65, dice.uniform(0.2, 0.28))
 
 
-def car(dice: Dice) -> Table:
+def car(dice: Dice) -> list[Row]:
     """A low body, a cabin set on it, and wheels."""
     half = (dice.uniform(0.5, 0.65), dice.uniform(0.2, 0.28), dice.uniform(1.0, 1.4))
     radius, cabin = dice.uniform(0.2, 0.28), dice.uniform(0.18, 0.28)
@@ -82,10 +79,10 @@ def car(dice: Dice) -> Table:
         box((0.0, roof + cabin, -back), (half[0] * 0.88, cabin, half[2] * 0.52), tint_paint(dice, _GLASS)),
         box((0.0, roof + 2 * cabin, -back), (half[0] * 0.9, 0.05, half[2] * 0.5), paint),
     ]
-    return stand(rows + _wheels(half[0], half[2] * 0.62, radius))
+    return rows + _wheels(half[0], half[2] * 0.62, radius)
 
 
-def chair(dice: Dice) -> Table:
+def chair(dice: Dice) -> list[Row]:
     """A seat on four legs, and a back."""
     wide, seat, back = dice.uniform(0.25, 0.36), dice.uniform(0.4, 0.6), dice.uniform(0.25, 0.42)
     paint = mix_paint(dice)
@@ -93,17 +90,17 @@ def chair(dice: Dice) -> Table:
         box((0.0, seat, 0.0), (wide, 0.05, wide), paint),
         box((0.0, seat + back, -wide), (wide, back, 0.045), mix_paint(dice)),
     ]
-    return stand(rows + legs(wide * 0.86, wide * 0.86, seat, 0.04, paint))
+    return rows + legs(wide * 0.86, wide * 0.86, seat, 0.04, paint)
 
 
-def diningtable(dice: Dice) -> Table:
+def diningtable(dice: Dice) -> list[Row]:
     """A wide top on four legs."""
     x, z, height, paint = dice.uniform(0.55, 0.9), dice.uniform(0.4, 0.65), dice.uniform(0.6, 0.8), mix_paint(dice)
     top = box((0.0, height, 0.0), (x, dice.uniform(0.04, 0.08), z), mix_paint(dice))
-    return stand([top, *legs(x * 0.85, z * 0.85, height, dice.uniform(0.04, 0.07), paint)])
+    return [top, *legs(x * 0.85, z * 0.85, height, dice.uniform(0.04, 0.07), paint)]
 
 
-def pottedplant(dice: Dice) -> Table:
+def pottedplant(dice: Dice) -> list[Row]:
     """A pot, a stem and a bush of two or three balls."""
     pot, stem = dice.uniform(0.16, 0.26), dice.uniform(0.4, 0.75)
     leaves = tint_paint(dice, (0.12, 0.3, 0.08), 0.15)
@@ -115,7 +112,7 @@ def pottedplant(dice: Dice) -> Table:
         x, y, z = dice.several(-0.18, 0.18, 3)
         wide, tall = dice.several(0.18, 0.34, 2)
         rows.append(ellipsoid((x, 2 * pot + stem * 0.7 + y, z), (wide, tall, wide), leaves))
-    return stand(rows)
+    return rows
 
 
 def _four_legged(
@@ -139,17 +136,17 @@ def _four_legged(
     return rows
 
 
-def cow(dice: Dice) -> Table:
+def cow(dice: Dice) -> list[Row]:
     """Large, long-headed, with horns."""
     body = (dice.uniform(0.32, 0.42), dice.uniform(0.34, 0.44), dice.uniform(0.75, 0.95))
     paint = mix_paint(dice)
     rows = _four_legged(dice, body, dice.uniform(0.45, 0.6), (0.0, 0.3, 0.4), (0.15, 0.17, 0.3), paint, mix_paint(dice))
     x, y, z = rows[2][:3]
     horns = [capsule((x, y + 0.1, z - 0.1), (x + side * 0.24, y + 0.3, z - 0.1), 0.035, _DARK) for side in (-1, 1)]
-    return stand(rows + horns)
+    return rows + horns
 
 
-def dog(dice: Dice) -> Table:
+def dog(dice: Dice) -> list[Row]:
     """Slender, with a raised head and hanging ears."""
     body = (dice.uniform(0.13, 0.19), dice.uniform(0.15, 0.2), dice.uniform(0.38, 0.5))
     paint = mix_paint(dice)
@@ -157,22 +154,24 @@ def dog(dice: Dice) -> Table:
     rows = _four_legged(dice, body, dice.uniform(0.3, 0.42), neck, (0.11, 0.11, 0.2), paint, paint)
     x, y, z = rows[2][:3]
     ears = [ellipsoid((x + side * 0.12, y, z - 0.08), (0.03, 0.13, 0.06), mix_paint(dice)) for side in (-1, 1)]
-    return stand(rows + ears)
+    return rows + ears
 
 
-def sheep(dice: Dice) -> Table:
+def sheep(dice: Dice) -> list[Row]:
     """A ball of wool on short legs, with a small dark or pale head."""
     round_ = dice.uniform(0.34, 0.44)
     wool = tint_paint(dice, (0.55, 0.52, 0.45), 0.1)
     body = (round_, round_, round_ * dice.uniform(1.2, 1.45))
-    return stand(_four_legged(dice, body, dice.uniform(0.2, 0.32), (0.0, 0.15, 0.3), (0.1, 0.14, 0.2), wool, _DARK))
+    return _four_legged(dice, body, dice.uniform(0.2, 0.32), (0.0, 0.15, 0.3), (0.1, 0.14, 0.2), wool, _DARK)
 
 
-def person(dice: Dice) -> Table:
+def person(dice: Dice) -> list[Row]:
     """A person of any height who stands, walks, waves or sits, in clothes of any colour, feet (or seat) on y = 0."""
     s = dice.uniform(0.85, 1.1)
     girth = s * dice.uniform(1.0, 1.45)
-    shirt, trousers, skin = mix_paint(dice), mix_paint(dice), _skin(dice)
+    shirt, trousers = mix_paint(dice), mix_paint(dice)
+    tone = np.array([0.75, 0.45, 0.32]) * dice.uniform(0.25, 1.1) * np.array(dice.several(0.9, 1.1, 3))
+    skin = Paint((*tone.tolist(), *(tone * 0.85).tolist()), 3, 9.0, dice.uniform(0, 1))
     sleeves = shirt if dice.chance(0.6) else skin
     shins = trousers if dice.chance(0.6) else skin
     lean = dice.several(-0.25, 0.25, 2)
@@ -189,12 +188,7 @@ def person(dice: Dice) -> Table:
     for side, shoulder in ((-1.0, left), (1.0, right)):
         rows += _arm(dice, side, shoulder, s, sleeves, skin)
         rows += _leg(dice, side, (side * 0.1 * girth, 0.0, 0.0), s, sitting, trousers, shins)
-    return stand(rows)
-
-
-def _skin(dice: Dice) -> Paint:
-    tone = np.array([0.75, 0.45, 0.32]) * dice.uniform(0.25, 1.1) * np.array(dice.several(0.9, 1.1, 3))
-    return Paint((*tone.tolist(), *(tone * 0.85).tolist()), 3, 9.0, dice.uniform(0, 1))
+    return rows
 
 
 def _arm(dice: Dice, side: float, shoulder: Vector, s: float, sleeve: Paint, skin: Paint) -> list[Row]:
@@ -231,7 +225,7 @@ def _along(start: Vector, direction: Vector, length: float) -> Vector:
     return start[0] + direction[0] / norm, start[1] + direction[1] / norm, start[2] + direction[2] / norm
 
 
-THINGS: dict[int, Callable[[Dice], Table]] = {
-    PASCAL_CLASSES.index(make.__name__): make
+THINGS: dict[str, Callable[[Dice], list[Row]]] = {
+    make.__name__: make
     for make in (aeroplane, bottle, bus, car, chair, cow, diningtable, dog, person, pottedplant, sheep)
 }
