@@ -137,7 +137,7 @@ def main() -> None:
         for domain, scenes in data.items():
             chosen = torch.randint(0, options.scenes, (options.batch,), device="cuda")
             raw = {name: values[chosen] for name, values in scenes.items()}
-            choices = Choices.draw(rng, options.batch, SCALES, tries=1).map(Tensor.cuda)
+            choices = Choices.draw(rng, options.batch, SCALES).map(Tensor.cuda)
             batches[domain] = prepare(Packed(raw, lengths, choices), form)
         rate = min((number + 1) / 500, 0.5 + 0.5 * cos(pi * number / options.steps))
         parts = step(batches, LEARNING_RATE * rate)

@@ -72,7 +72,7 @@ def fit_to_input(sample: Sample, size: Size, tasks: TaskSet = TASKS) -> Sample:
     height, width = ((part.stop - part.start) for part in placement.inside)
     rows, columns = nearest(placement.size[0], height), nearest(placement.size[1], width)
     scaled = {"image": resized(sample["image"][None], (height, width))[0]}
-    for name in sample.keys() - {"image"}:
+    for name in (name for name in sample if name != "image"):
         task, label = tasks[name], sample[name]
         is_map = task.output == "map"
         scaled[name] = task.rescaled(label[:, rows[:, None], columns], placement.scale) if is_map else label
