@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedhca2.experiment.clients import client_kind
-from fedhca2.reports.figures import COLOURS, GREY, Figure, Slider, Trace, heat_map, thin
+from fedhca2.reports.figures import COLOURS, GREY, Figure, Trace, heat_map, thin
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 
@@ -112,9 +112,9 @@ class MemberEvents:
         return replace(self, events=[self.events[i] for i in thin(len(self.events), numbers)])
 
     @property
-    def slider(self) -> Slider:
-        """A slider over the rounds of the events."""
-        return Slider.of_rounds([event["round"] + 1 for event in self.events])
+    def rounds(self) -> list[int]:
+        """The rounds of the events."""
+        return [event["round"] + 1 for event in self.events]
 
     def matrices(self, values: Callable[[Event], Any], *, pooled: bool = False) -> list[Array]:
         """A matrix of all members for each event, or of their rows, from one [..., N, N] of those present."""
@@ -177,9 +177,7 @@ def pool(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = Fal
 
 def mean_of(matrices: Sequence[Array]) -> Array:
     """The mean of the numbers at each position; NaN where there are none."""
-    present = ~np.isnan(matrices)
-    total, count = np.where(present, matrices, 0).sum(axis=0), present.sum(axis=0)
-    return np.where(count, total / np.maximum(count, 1), np.nan)
+    return np.ma.masked_invalid(matrices).mean(axis=0).filled(np.nan)
 
 
 def list_exclusions(run: RunFiles) -> list[tuple[str, str, int]]:
