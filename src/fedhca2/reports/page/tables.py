@@ -20,6 +20,7 @@ from fedhca2.reports.tables import (
     scores_by_kind,
     text_of,
 )
+from fedhca2.reports.variants import PARTS
 from fedhca2.run_folder.folder import EVENTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores, TaskScore, task_scores
@@ -28,7 +29,6 @@ from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, metric_tit
 GAIN = "gain over local training (%)"
 MEANING = f"Δm: {DELTA_M_MEANS}."
 TRIVIAL_MEANS = "Trivial: the largest class, or the mean, of the training labels as the answer to every input."
-PARTS = ("encoder", "decoder", "head")
 
 
 def finite_gains(run: RunFiles) -> list[TaskScore]:
