@@ -51,8 +51,10 @@ class TextTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print what fits."""
-        needed = {name: self._least_width(i) for i, name in enumerate(self.columns)}
-        dropped = 0
+        needed, dropped = dict[str, int](), 0  # the widths in which no number is broken, with a line and two spaces
+        for name, *cells in zip(self.columns, *self.rows, strict=True):
+            widest = max(cell_len(Text.from_markup(text).plain) for text in (name, *cells))
+            needed[name] = 3 + min(widest, self.wraps.get(name, widest))
         while 1 + sum(needed.values()) > options.max_width and dropped < len(self.drop):
             del needed[self.drop[dropped]]
             dropped += 1
@@ -71,11 +73,6 @@ class TextTable:
             yield Text(f"hidden columns (terminal too narrow): {', '.join(self.drop[:dropped])}", "dim")
         if self.note:
             yield Text(self.note)
-
-    def _least_width(self, column: int) -> int:
-        """The width in which no number of a column is broken, with a line and two spaces."""
-        widest = max(cell_len(Text.from_markup(row[column]).plain) for row in [self.columns, *self.rows])
-        return 3 + min(widest, self.wraps.get(self.columns[column], widest))
 
 
 def heading_of(score: Headline) -> str:

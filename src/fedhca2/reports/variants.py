@@ -53,20 +53,17 @@ def _label(run: RunFiles, rivals: Sequence[RunFiles], most: int | None) -> str:
     rare = [key for key in named if 2 * sum(other.get(key) == own.get(key) for other in settings) <= len(rivals)]
     differences = [f"{' and '.join(parts) or 'nothing'} only"] if absent else []
     for key in rare[:most]:
-        value, last = own.get(key), key.rpartition(".")[2]
-        unique = sum(other.rpartition(".")[2] == last for other in named) == 1
-        shown = f"{len(value)} values" if isinstance(value, list | tuple) and len(str(value)) > 30 else value
-        text = f"{last if unique else key.removeprefix('method.')}={shown}"
-        differences.append(_clients_of(run, rivals) if key == "clients" else text)
+        if key == "clients":  # how many there are of each, or how many there are
+            copies = {entry.get("copies", 1) for entry in run.settings["clients"]}
+            entries = [[entry | {"copies": 1} for entry in other.settings["clients"]] for other in rivals]
+            same = len(copies) == 1 and all(other == entries[0] for other in entries)
+            differences.append(f"{copies.pop()} of each" if same else f"{len(run.tasks)} clients")
+        else:
+            value, last = own.get(key), key.rpartition(".")[2]
+            unique = sum(other.rpartition(".")[2] == last for other in named) == 1
+            shown = f"{len(value)} values" if isinstance(value, list | tuple) and len(str(value)) > 30 else value
+            differences.append(f"{last if unique else key.removeprefix('method.')}={shown}")
     return ", ".join([run.method, *differences])
-
-
-def _clients_of(run: RunFiles, rivals: Sequence[RunFiles]) -> str:
-    """What tells a run's clients from those of others: how many there are of each, or how many there are."""
-    copies = {entry.get("copies", 1) for entry in run.settings["clients"]}
-    entries = [[entry | {"copies": 1} for entry in other.settings["clients"]] for other in rivals]
-    same = len(copies) == 1 and all(other == entries[0] for other in entries)
-    return f"{copies.pop()} of each" if same else f"{len(run.tasks)} clients"
 
 
 def changed_settings(run: RunFiles) -> list[str]:
