@@ -30,7 +30,7 @@ from torch import Tensor
 from fedhca2.configs import built_in_file
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.experiment.clients import client_kind
-from fedhca2.federation.comparison_runs import ComparisonRun, find_runs
+from fedhca2.federation.comparison_runs import ComparisonRun
 from fedhca2.federation.parallel_runs import ParallelWatcher, RunProcess, log_file
 from fedhca2.messages import Order, Reply
 from fedhca2.reports.tables import MAX_CLIENT_ROWS, TextTable, heading_of, kinds_table, text_of
@@ -286,21 +286,6 @@ def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sle
         if ended or not wait:
             return
         pause(PAUSE_S)
-
-
-def comparison_status(folder: Path) -> tuple[TextTable, bool]:
-    """How far the runs of a comparison are, and whether all of them are finished."""
-    rows, all_finished = [], True
-    for path in find_runs(folder):
-        run = RunFiles(path)
-        if run.finished:
-            state = _outcome(run)
-        else:
-            all_finished = False
-            done = max((event["round"] + 1 for event in run.of("round")), default=0)
-            state = f"round {done} of {run.rounds}{'' if in_use(path) else ', stopped'}"
-        rows.append([escape(path.relative_to(folder).as_posix()), state])
-    return TextTable(["run", "state"], rows, wraps={"run": 12, "state": 12}), all_finished
 
 
 class ParallelConsole(ParallelWatcher):
