@@ -312,7 +312,9 @@ class ParallelConsole(ParallelWatcher):
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """Print a line for a finished run."""
         self.done += 1
-        what = f"[red]failed: [/]{escape(fault)} ({log_file(run)})" if fault else _outcome(RunFiles.open(run.folder))
+        result = None if fault else RunFiles.open(run.folder).recorded_result
+        what = "finished" if result is None or result.delta_m is None else f"Δm {gain_text(result.delta_m)}"
+        what = f"[red]failed: [/]{escape(fault)} ({log_file(run)})" if fault else what
         self._print(f"{self.done}/{self.total}  {run.name}: {what}, {seconds:.0f} s")
 
     def polled(self, running: Sequence[RunProcess], waiting: int) -> None:
@@ -331,8 +333,3 @@ class ParallelConsole(ParallelWatcher):
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True)
-
-
-def _outcome(run: RunFiles) -> str:
-    gain = run.recorded_result.delta_m if run.recorded_result else None
-    return "finished" if gain is None else f"Δm {gain_text(gain)}"

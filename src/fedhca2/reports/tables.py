@@ -148,7 +148,10 @@ def result_table(
     for one in task_scores(result.clients, result.baseline, tasks):
         cells = [text_of(one.ours)]
         if result.baseline:  # without `alone`, a site was away during its evaluation
-            cells = [text_of(one.alone) if one.alone else UNKNOWN, *cells, _colour_gain(one.gain)]
+            gain = gain_text(one.gain)
+            colour = {"+": "green", "-": "red"}.get(gain[0])
+            gain = f"[{colour}]{gain}[/]" if colour else gain
+            cells = [text_of(one.alone) if one.alone else UNKNOWN, *cells, gain]
         floor = [score_text(one.ours.unit, one.ours.trivial)] * trivial
         rows.append([one.client if one.client != last else "", one.task, heading_of(one.ours), *floor, *cells])
         last = one.client
@@ -191,12 +194,6 @@ def how_certain(clients: Scores, baseline: Scores, tasks: TaskSet) -> str:
         sentence += f", from {gain_text(min(finite))} to {gain_text(max(finite))}"
     sentence += f"; {unknown} more without a gain" if unknown else ""
     return f"{sentence}. One seed: the uncertainty of Δm is unknown."
-
-
-def _colour_gain(gain: float) -> str:
-    text = gain_text(gain)
-    colour = {"+": "green", "-": "red"}.get(text[0])
-    return f"[{colour}]{text}[/]" if colour and isfinite(gain) else text
 
 
 def runs_table(runs: Sequence[ListedRun], folder: Path) -> TextTable | str:

@@ -49,7 +49,8 @@ def test_sentences_say_what_the_rows_did_at_once_and_name_the_best_and_the_worst
     assert sentences(run) == [
         "The server's update lowered the validation loss of 2 of 3 clients at once: it fell most for shop "
         "(loss -10.0%), and rose most for road (loss +1.00%). The update of road, added as a whole, would help shop "
-        "most (loss -3.00%). A loss that rises at once can still end lower: Δm compares scores at the end of whole runs.",
+        "most (loss -3.00%). A loss that rises at once can still end lower: Δm compares scores at the end of whole "
+        "runs.",
         "Added as a whole, the update of road would help the others most (loss -2.00% on average), "
         "and that of home least (loss +1.75%).",
     ]
