@@ -302,18 +302,18 @@ def rank_methods(runs: Iterable[RunFiles]) -> Records:
     records = Records()
     for name, same in sorted(experiments.items()):
         alone = [run for run in same if run.method == LOCAL]
+        standings = {label: _standing(own, alone) for label, own in variants(same).items()}
+        p_values = gain_p_values({label: gains for label, (gains, row) in standings.items() if row["worst_client"]})
         board = [
-            {"experiment": name, "method": label, **_standing(own, alone)} for label, own in variants(same).items()
+            {"experiment": name, "method": label, **row, "p_value": p_values.get(label, nan)}
+            for label, (_, row) in standings.items()
         ]
-        gains = {row["method"]: row.pop("gains") for row in board}
-        p_values = gain_p_values({row["method"]: gains[row["method"]] for row in board if row["worst_client"]})
-        board = [row | {"p_value": p_values.get(row["method"], nan)} for row in board]
         records += sorted(board, key=lambda row: -row["delta_m"] if isfinite(row["delta_m"]) else inf)
     return records
 
 
-def _standing(runs: Sequence[RunFiles], alone: Sequence[RunFiles]) -> dict[str, Any]:
-    """The means over the runs of a row, their gains, and the worst client."""
+def _standing(runs: Sequence[RunFiles], alone: Sequence[RunFiles]) -> tuple[list[float], dict[str, Any]]:
+    """The gains of the runs of a row, and their means and worst client."""
     gains, by_client = list[float](), dict[str, list[float]]()
     for run in runs:
         scores = _scores_alone(run, alone)
@@ -322,11 +322,10 @@ def _standing(runs: Sequence[RunFiles], alone: Sequence[RunFiles]) -> dict[str, 
             by_client.setdefault(client, []).append(gain)
     finite, results = [gain for gain in gains if isfinite(gain)], [run.outcome for run in runs]
     worst = min(by_client, key=lambda client: fmean(by_client[client]), default="")
-    return {
+    return gains, {
         "seeds": len(runs),
         "delta_m": fmean(finite or [nan]),
         "standard_deviation": stdev(finite) if len(finite) > 1 else nan,
-        "gains": gains,
         "worst_client": worst,
         "worst_gain": fmean(by_client.get(worst, [nan])),
         "rounds": runs[0].rounds,
