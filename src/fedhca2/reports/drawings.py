@@ -126,10 +126,11 @@ def draw_sweep(
             levels[name] = entry.mean, deviation if deviation is not None and isfinite(deviation) else 0.0
     means = {name: "; ".join(f"{value}: {one.mean:.4g}" for value, one in own.items()) for name, own in entries.items()}
     scores = " | ".join(f"{name}: {text}" if several else text for name, text in means.items())
-    look = {"colours": dict(zip(entries, cycle(COLOURS if several else ["#222"]), strict=False))}
-    look |= {"edges": EDGES, "width": 560 + (LETTER * max(map(len, entries)) + 40 if several else 0)}
+    colours = dict(zip(entries, cycle(COLOURS if several else ["#222"]), strict=False))
+    width = 560 + (LETTER * max(map(len, entries)) + 40 if several else 0)
     words = {"setting": setting, "about": about, "description": f"{about}: {scores}"}
-    return fill("sweep.svg", x=x, y=y, ticks=ticks, entries=entries, levels=levels, **words, **look)
+    axes = {"x": x, "y": y, "ticks": ticks, "edges": EDGES}
+    return fill("sweep.svg", entries=entries, levels=levels, colours=colours, width=width, **words, **axes)
 
 
 def _positions(values: list[str]) -> dict[str, float]:

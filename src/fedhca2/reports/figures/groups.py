@@ -177,7 +177,7 @@ def pool(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = Fal
 
 def mean_of(matrices: Sequence[Array]) -> Array:
     """The mean of the numbers at each position; NaN where there are none."""
-    return np.ma.masked_invalid(matrices).mean(axis=0).filled(np.nan)
+    return np.asarray(np.ma.masked_invalid(matrices).mean(axis=0).filled(np.nan))
 
 
 def list_exclusions(run: RunFiles) -> list[tuple[str, str, int]]:
