@@ -117,9 +117,18 @@ class MemberEvents:
         return [event["round"] + 1 for event in self.events]
 
     def matrices(self, values: Callable[[Event], Any], *, pooled: bool = False) -> list[Array]:
-        """A matrix of all members for each event, or of their rows, from one [..., N, N] of those present."""
-        whole = [expand(np.array(values(event), dtype=float), event["members"], self.members) for event in self.events]
-        return [pool(one, self.rows, itself=True) for one in whole] if pooled else whole
+        """A matrix of all members for each event, or of their rows, from one [..., N, N] of those present.
+
+        >>> MemberEvents("", ["a", "b"], {}, [{"members": ["b"]}]).matrices(lambda event: [[1]])[0].tolist()
+        [[nan, nan], [nan, 1.0]]
+        """
+        matrices, count, position = [], len(self.members), {name: i for i, name in enumerate(self.members)}
+        for event in self.events:
+            present, at = np.array(values(event), dtype=float), [position[name] for name in event["members"]]
+            whole = np.full((*present.shape[:-2], count, count), np.nan)
+            whole[..., np.array(at)[:, None], at] = present
+            matrices.append(pool(whole, self.rows, itself=True) if pooled else whole)
+        return matrices
 
 
 def by_members(events: Iterable[Event], groups: ClientGroups) -> list[MemberEvents]:
@@ -142,19 +151,6 @@ def by_members(events: Iterable[Event], groups: ClientGroups) -> list[MemberEven
         ordered = [member for member in everyone if member in members]
         groups_of_events.append(MemberEvents(f"-{number}" if number else "", ordered, groups.rows(ordered), own))
     return groups_of_events
-
-
-def expand(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:
-    """Expand a matrix of the members present to all members, [..., N, N], with NaN for absent ones.
-
-    >>> expand(np.ones((1, 1)), ["b"], ["a", "b"]).tolist()
-    [[nan, nan], [nan, 1.0]]
-    """
-    position_of = {name: i for i, name in enumerate(members)}
-    positions = [position_of[name] for name in present]
-    whole = np.full((*values.shape[:-2], len(members), len(members)), np.nan)
-    whole[..., np.array(positions)[:, None], positions] = values
-    return whole
 
 
 def pool(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = False) -> Array:
