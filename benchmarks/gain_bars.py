@@ -1,6 +1,7 @@
 """A figure of one method's gains over training alone: a bar for each task, and a dot for each seed, as SVG."""
 
-from fedhca2.reports.drawings import svg_drawing, svg_text
+from svg_parts import svg_drawing, svg_text
+
 from fedhca2.reports.figures import COLOURS
 
 LEFT, RIGHT, ROW, WIDTH = 250, 70, 34, 760  # pixels

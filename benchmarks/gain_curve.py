@@ -2,7 +2,9 @@
 
 from math import ceil, floor, isnan, log10
 
-from fedhca2.reports.drawings import svg_drawing, svg_line, svg_text, tick_step
+from svg_parts import svg_drawing, svg_line, svg_text
+
+from fedhca2.reports.drawings import tick_step
 from fedhca2.reports.figures import COLOURS
 
 LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT = 70, 130, 20, 60, 760, 420  # pixels

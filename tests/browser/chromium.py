@@ -1,7 +1,6 @@
 """Debian's Chromium, headless, as root, and without network requests."""
 
 import shutil
-import sys
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -27,20 +26,3 @@ UNDRAWN = """[...document.querySelectorAll("section")].filter((one) => getComput
 
 def wait_until_drawn(page):
     page.wait_for_function(f"{UNDRAWN}.length === 0", timeout=10_000)
-
-
-def screenshot(address, target, width=1280, height=900):
-    """Take a screenshot of a page, as much of it as a screen shows."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        page = browser.new_page(viewport={"width": width, "height": height})
-        page.goto(address)
-        wait_until_drawn(page)
-        page.screenshot(path=target)
-        browser.close()
-
-
-if __name__ == "__main__":  # python tests/browser/chromium.py file:///…/report.html#conflicts picture.png
-    screenshot(*sys.argv[1:3])

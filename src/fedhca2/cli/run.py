@@ -26,12 +26,12 @@ from fedhca2.federation.engine import check_in_process
 from fedhca2.federation.forecast import forecast
 from fedhca2.federation.run import check_new
 from fedhca2.records import Records
-from fedhca2.reports.console import PAUSE_S, ConsoleWatcher, LiveStatus, comparison_status, follow
+from fedhca2.reports.console import PAUSE_S, ConsoleWatcher, LiveStatus, follow
 from fedhca2.reports.pictures import samples_panel, save_picture
 from fedhca2.reports.tables import conclusion, forecast_summary, result_table, runs_table
 from fedhca2.reports.tracking import Trackers
 from fedhca2.run_folder.folder import PAGE, default_folder, in_use
-from fedhca2.run_folder.listing import list_runs
+from fedhca2.run_folder.listing import describe_run, list_runs
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watchers
 from fedhca2.run_folder.result import Result, Scored
@@ -170,15 +170,15 @@ def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             ended = once or not in_use(folder)  # read first: nothing is written after it
-            table, finished = comparison_status(folder)
+            runs = [describe_run(path) for path in find_runs(folder)]
             if live:
-                live.update(table, refresh=True)
+                live.update(runs_table(runs, folder), refresh=True)
             if ended:
                 break
             sleep(PAUSE_S)
     if not live:
-        console.print(table)
-    return finished
+        console.print(runs_table(runs, folder))
+    return all(run.state in ("finished", "failed") for run in runs)
 
 
 def runs(folder: Path, as_json: bool) -> None:

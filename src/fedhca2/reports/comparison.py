@@ -185,7 +185,13 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
         raise UserError(
             str(other.path), f"expected scores on {split} images, as in {runs[0].path}, got {other.outcome.split}"
         )
-    values = {label: {run.settings["seed"]: _means(run) for run in seeds} for label, seeds in rows.items()}
+    values = {
+        label: {
+            run.settings["seed"]: {column: float(np.mean(own)) for column, own in _by_column(run).items()}
+            for run in seeds
+        }
+        for label, seeds in rows.items()
+    }
     every_run = [one for by_seed in values.values() for one in by_seed.values()]
     everything = dict.fromkeys(column for one in every_run for column in one)
     shared = [column for column in everything if all(column in one for one in every_run)]
@@ -200,7 +206,7 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     several = any(len(run.outcome.clients) > 1 for run in runs)
     gain_columns = (DELTA_M, *[BY_CLIENT] * twins, *(ACROSS if several else ()))
     columns = [*shared, *(gain for gain in gain_columns if all(gain in one for one in every_run))]
-    entries: Entries = {
+    entries = {
         label: {column: SeedScores({seed: one[column] for seed, one in by_seed.items()}) for column in columns}
         for label, by_seed in values.items()
     }
@@ -209,28 +215,21 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     pooled = next((label for label, seeds in rows.items() if seeds[0].method == POOLED), "")
     if pooled and DELTA_M in columns:
         columns.insert(columns.index(DELTA_M) + 1, RECOVERED)
-        entries = _with_shares(entries, pooled)
+        ceiling = entries[pooled][DELTA_M]
+        certain = gain_p_values({pooled: ceiling.values}).get(pooled, 1.0) < LEVEL and ceiling.mean > 0
+        unit = 100 / ceiling.mean if certain else nan  # unknown if pooled's gain is none or may be chance
+        for row in entries.values():
+            row[RECOVERED] = SeedScores({seed: unit * gain for seed, gain in row[DELTA_M].by_seed.items()})
     return Comparison(columns, entries, local_rows, left_out, changed, split)
 
 
-def _with_shares(entries: Entries, pooled: str) -> Entries:
-    """Add Δm as a share of the mean of pooled's, unless that is no gain or may be chance."""
-    ceiling = entries[pooled][DELTA_M]
-    certain = gain_p_values({pooled: ceiling.values}).get(pooled, 1.0) < LEVEL and ceiling.mean > 0
-    unit = 100 / ceiling.mean if certain else nan
-    return {
-        label: {**row, RECOVERED: SeedScores({seed: unit * gain for seed, gain in row[DELTA_M].by_seed.items()})}
-        for label, row in entries.items()
-    }
-
-
-def _means(run: RunFiles) -> dict[Column, float]:
-    """The mean score of each group of clients in each task."""
+def _by_column(run: RunFiles, measure: str = "value") -> dict[Column, list[float]]:
+    """The scores of each group of clients in each task, or what a constant answer scores, its `trivial` ones."""
     groups, values = client_groups(run), dict[Column, list[float]]()
     for one in task_scores(run.outcome.clients, None, run.task_set):
         column = Column(groups[one.client], one.task, one.ours.metric, one.ours.higher_is_better)
-        values.setdefault(column, []).append(one.ours.value)
-    return {column: float(np.mean(own)) for column, own in values.items()}
+        values.setdefault(column, []).append(getattr(one.ours, measure))
+    return values
 
 
 def _gains(run: RunFiles, alone: Scores | None, shared: Iterable[Column] | None = None) -> dict[Column, float]:
@@ -273,11 +272,11 @@ def _scores_alone(run: RunFiles, alone: Sequence[RunFiles], shared: Iterable[Col
 def _only(run: RunFiles, shared: Iterable[Column]) -> Scores:
     """The scores of a run in these columns."""
     groups, kept_columns = client_groups(run), {(column.group, column.task) for column in shared}
-    scores = {
-        client: {task: own for task, own in tasks.items() if (groups[client], task) in kept_columns}
-        for client, tasks in run.outcome.clients.items()
-    }
-    return {client: tasks for client, tasks in scores.items() if tasks}
+    scores: Scores = {}
+    for client, tasks in run.outcome.clients.items():
+        if own := {task: one for task, one in tasks.items() if (groups[client], task) in kept_columns}:
+            scores[client] = own
+    return scores
 
 
 def leaderboard(folder: str | Path) -> Records:
@@ -303,18 +302,18 @@ def rank_methods(runs: Iterable[RunFiles]) -> Records:
     records = Records()
     for name, same in sorted(experiments.items()):
         alone = [run for run in same if run.method == LOCAL]
+        standings = {label: _standing(own, alone) for label, own in variants(same).items()}
+        p_values = gain_p_values({label: gains for label, (gains, row) in standings.items() if row["worst_client"]})
         board = [
-            {"experiment": name, "method": label, **_standing(own, alone)} for label, own in variants(same).items()
+            {"experiment": name, "method": label, **row, "p_value": p_values.get(label, nan)}
+            for label, (_, row) in standings.items()
         ]
-        gains = {row["method"]: row.pop("gains") for row in board}
-        p_values = gain_p_values({row["method"]: gains[row["method"]] for row in board if row["worst_client"]})
-        board = [row | {"p_value": p_values.get(row["method"], nan)} for row in board]
         records += sorted(board, key=lambda row: -row["delta_m"] if isfinite(row["delta_m"]) else inf)
     return records
 
 
-def _standing(runs: Sequence[RunFiles], alone: Sequence[RunFiles]) -> dict[str, Any]:
-    """The means over the runs of a row, their gains, and the worst client."""
+def _standing(runs: Sequence[RunFiles], alone: Sequence[RunFiles]) -> tuple[list[float], dict[str, Any]]:
+    """The gains of the runs of a row, and their means and worst client."""
     gains, by_client = list[float](), dict[str, list[float]]()
     for run in runs:
         scores = _scores_alone(run, alone)
@@ -323,11 +322,10 @@ def _standing(runs: Sequence[RunFiles], alone: Sequence[RunFiles]) -> dict[str, 
             by_client.setdefault(client, []).append(gain)
     finite, results = [gain for gain in gains if isfinite(gain)], [run.outcome for run in runs]
     worst = min(by_client, key=lambda client: fmean(by_client[client]), default="")
-    return {
+    return gains, {
         "seeds": len(runs),
         "delta_m": fmean(finite or [nan]),
         "standard_deviation": stdev(finite) if len(finite) > 1 else nan,
-        "gains": gains,
         "worst_client": worst,
         "worst_gain": fmean(by_client.get(worst, [nan])),
         "rounds": runs[0].rounds,
@@ -339,13 +337,9 @@ def _standing(runs: Sequence[RunFiles], alone: Sequence[RunFiles]) -> dict[str, 
 
 def with_trivial(comparison: Comparison, runs: Iterable[RunFiles]) -> Comparison:
     """The comparison with a last row of what a constant answer scores, as far as the runs know it."""
-    trivial_scores: dict[Column, list[float]] = {}
-    for run in runs:
-        groups = client_groups(run)
-        for one in task_scores(run.outcome.clients, None, run.task_set):
-            column = Column(groups[one.client], one.task, one.ours.metric, one.ours.higher_is_better)
-            trivial_scores.setdefault(column, []).extend([one.ours.trivial] if isfinite(one.ours.trivial) else [])
-    row = {column: SeedScores({0: float(np.mean(trivial_scores.get(column) or nan))}) for column in comparison.columns}
+    by_run = [_by_column(run, "trivial") for run in runs]
+    known = {c: [one for own in by_run for one in own.get(c, ()) if isfinite(one)] for c in comparison.columns}
+    row = {column: SeedScores({0: float(np.mean(scores or nan))}) for column, scores in known.items()}
     if not any(isfinite(entry.mean) for entry in row.values()):
         return comparison
     return replace(comparison, entries={**comparison.entries, TRIVIAL: row}, alone=comparison.alone | {TRIVIAL})
@@ -377,15 +371,11 @@ def gain_p_values(gains: Mapping[str, Sequence[float]]) -> dict[str, float]:
     {'a': 0.0742, 'b': 0.0003}
     """
     tested = {name: values for name, values in gains.items() if len(values) >= MIN_SEEDS and all(map(isfinite, values))}
-    return holm({name: _t_test(values) for name, values in tested.items()})
-
-
-def _t_test(values: Sequence[float]) -> float:
-    """The two-sided p of a mean that should be 0."""
-    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / sqrt(len(values))
-    if not error:
-        return 0.0 if mean else 1.0
-    return float(2 * stdtr(len(values) - 1, -abs(mean) / error))
+    uncorrected = {}
+    for name, values in tested.items():
+        mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / sqrt(len(values))
+        uncorrected[name] = float(2 * stdtr(len(values) - 1, -abs(mean) / error)) if error else float(mean == 0)
+    return holm(uncorrected)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

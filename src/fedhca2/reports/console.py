@@ -30,7 +30,7 @@ from torch import Tensor
 from fedhca2.configs import built_in_file
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.experiment.clients import client_kind
-from fedhca2.federation.comparison_runs import ComparisonRun, find_runs
+from fedhca2.federation.comparison_runs import ComparisonRun
 from fedhca2.federation.parallel_runs import ParallelWatcher, RunProcess, log_file
 from fedhca2.messages import Order, Reply
 from fedhca2.reports.tables import MAX_CLIENT_ROWS, TextTable, heading_of, kinds_table, text_of
@@ -45,17 +45,38 @@ PAUSE_S = 0.5  # between two reads of a followed run, or two updates within a ro
 MAX_BARS = 12  # clients that are shown one by one
 
 
-class ConsoleWatcher(Watcher):
+class _Teller(Watcher):
+    """Remembers the losses of a round's clients, and tells what went wrong."""
+
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        self.tell, self.losses = tell, dict[str, float]()
+
+    def replied(self, order: Order, reply: Reply) -> None:
+        """Remember a client's loss, and tell what it declined."""
+        if reply.declined:
+            self.tell(f"round {order.round + 1}: {reply.client} declined: {reply.declined}")
+        if reply.losses:
+            self.losses[reply.client] = sum(reply.losses.values())
+
+    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        """Tell whose replies do not count, or less."""
+        for client, why in record.refused.items():
+            self.tell(f"round {round + 1}: {client} was excluded: {why}")
+        for client, late in record.late.items():
+            self.tell(f"round {round + 1}: {client} was {counted(late.rounds, 'round')} late; weight {late.weight:.2f}")
+
+
+class ConsoleWatcher(_Teller):
     """Shows rounds, clients, batches, losses and the time left."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__(lambda fault: console.print(Text(fault, "yellow")))
         self.console = console
         columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
         columns += [TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn()]
         self.progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self.rounds: TaskID | None = None
         self.clients: dict[str, TaskID] = {}
-        self.losses: dict[str, float] = {}
         self.last_read = 0.0  # when a loss was last read
 
     def __enter__(self) -> "ConsoleWatcher":
@@ -89,13 +110,6 @@ class ConsoleWatcher(Watcher):
         if done == total and len(self.clients) > MAX_BARS:
             self.progress.remove_task(self.clients.pop(client))
 
-    def replied(self, order: Order, reply: Reply) -> None:
-        """Remember a client's loss, and print what it declined."""
-        if reply.declined:
-            self.console.print(Text(f"round {order.round + 1}: {reply.client} declined: {reply.declined}", "yellow"))
-        if reply.losses:
-            self.losses[reply.client] = sum(reply.losses.values())
-
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         """Move the bar of rounds; without a terminal print a line."""
         if self.rounds is not None:
@@ -103,28 +117,19 @@ class ConsoleWatcher(Watcher):
         for bar in self.clients.values():
             self.progress.remove_task(bar)
         self.clients.clear()
-        for client, why in record.refused.items():
-            self.console.print(Text(f"round {round + 1}: {client} was excluded: {why}", "yellow"))
-        for client, late in record.late.items():
-            self.console.print(
-                f"round {round + 1}: {client} was {counted(late.rounds, 'round')} late; weight {late.weight:.2f}"
-            )
+        super().aggregated(round, record, seconds)
         total = self.experiment.rounds
         if not self.console.is_terminal:
             state = f"{self.experiment.method_name} round {round + 1}/{total}  {seconds:.1f} s"
             self.console.print(f"{state}  loss: {loss_text(self.losses)}", soft_wrap=True)
         self.losses.clear()
-        if not self.estimated:
-            self._estimate(total - round - 1, seconds)
-        self.estimated = True
-
-    def _estimate(self, rounds: int, seconds: float) -> None:
-        """Print how long the rest of a run will take, if more than five minutes, and name a smaller experiment."""
-        if rounds * seconds > 300:
+        rounds = total - round - 1
+        if rounds * seconds > 300 and not self.estimated:
             smaller = f"{self.experiment.name}_small"
             hint = f" For a quick try: fedhca2 run {smaller}" if built_in_file(smaller) else ""
             time_left = f"About {duration_text(rounds * seconds)} left ({counted(rounds, 'round')})."
             self.console.print(time_left + hint, highlight=False)
+        self.estimated = True
 
 
 def loss_text(losses: Mapping[str, float]) -> str:
@@ -143,10 +148,11 @@ def loss_text(losses: Mapping[str, float]) -> str:
     return f"{len(losses):,} clients, median {middle:.3f}, {ends}"
 
 
-class NotebookWatcher(Watcher):
+class NotebookWatcher(_Teller):
     """Shows the rounds, the time left, the last losses, and what went wrong."""
 
     def __init__(self) -> None:
+        super().__init__(lambda fault: self._notes.append(fault))
         self._bar: Any = None
 
     def __enter__(self) -> "NotebookWatcher":
@@ -165,7 +171,6 @@ class NotebookWatcher(Watcher):
         self._name = f"{experiment.method_name}, {counted(len(shards), 'client')}"
         self._done, self._seconds, self._shown = 0, list[float](), monotonic()
         self._parts: dict[str, float] = {}  # of this round, by client
-        self._losses: dict[str, float] = {}
         self._state, self._notes = "starting", list[str]()
         self._bar = display(self, display_id=True)
 
@@ -182,22 +187,15 @@ class NotebookWatcher(Watcher):
             self._shown = monotonic()
             self._bar.update(self)
 
-    def replied(self, order: Order, reply: Reply) -> None:
-        """Remember a client's loss, and what it declined."""
-        if reply.declined:
-            self._notes.append(f"round {order.round + 1}: {reply.client} declined: {reply.declined}")
-        if reply.losses:
-            self._losses[reply.client] = sum(reply.losses.values())
-
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         """Move the bar to the end of the round."""
         self._done, self._parts = round + 1, {}
         self._seconds.append(seconds)
-        self._notes += [f"round {round + 1}: {client} was left out: {why}" for client, why in record.refused.items()]
+        super().aggregated(round, record, seconds)
         seconds_left = (self._total - self._done) * sum(self._seconds) / len(self._seconds)
         time_left = f", {duration_text(seconds_left)} left" if seconds_left else ""
-        self._state = f"round {self._done} of {self._total}; loss: {loss_text(self._losses)}{time_left}"
-        self._losses.clear()
+        self._state = f"round {self._done} of {self._total}; loss: {loss_text(self.losses)}{time_left}"
+        self.losses.clear()
         self._bar.update(self)
 
 
@@ -244,7 +242,10 @@ class LiveStatus:
         """Build what the terminal shows."""
         excluded = [Text(f"{client} was excluded: {why}", "yellow") for client, why in self.refused.items()]
         bar = Padding(ProgressBar(self.run.rounds, self.done, width=60), expand=False)  # which ends its line
-        return Group(Text(self.state, "bold"), bar, *self._baseline_hint(), *self._clients(), *excluded)
+        baseline, hint = self.run.baseline, list[Text]()
+        if not self.done and baseline.path.is_dir() and not baseline.finished:
+            hint = [Text(f"The local baseline is trained first: fedhca2 watch {shlex.quote(str(baseline.path))}")]
+        return Group(Text(self.state, "bold"), bar, *hint, *self._clients(), *excluded)
 
     def _clients(self) -> list[Text | TextTable]:
         """A table of all clients or, if they are many, of their groups and a line about their losses."""
@@ -262,13 +263,6 @@ class LiveStatus:
             rows.append([client, task, shown, *([heading_of(main), text_of(main)] if main else ["", ""])])
         names, drop, wraps = ["client", "task", "loss", "metric", "score"], ["metric", "loss"], {"client": 7, "task": 6}
         return [TextTable(names, rows, right=["loss", "score"], drop=drop, wraps=wraps)]
-
-    def _baseline_hint(self) -> list[Text]:
-        """What to show before the first event."""
-        baseline = self.run.baseline
-        if self.done or not baseline.path.is_dir() or baseline.finished:
-            return []
-        return [Text(f"The local baseline is trained first: fedhca2 watch {shlex.quote(str(baseline.path))}")]
 
 
 def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sleep) -> Iterator[list[Event]]:
@@ -292,21 +286,6 @@ def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sle
         if ended or not wait:
             return
         pause(PAUSE_S)
-
-
-def comparison_status(folder: Path) -> tuple[TextTable, bool]:
-    """How far the runs of a comparison are, and whether all of them are finished."""
-    rows, all_finished = [], True
-    for path in find_runs(folder):
-        run = RunFiles(path)
-        if run.finished:
-            state = _outcome(run)
-        else:
-            all_finished = False
-            done = max((event["round"] + 1 for event in run.of("round")), default=0)
-            state = f"round {done} of {run.rounds}{'' if in_use(path) else ', stopped'}"
-        rows.append([escape(path.relative_to(folder).as_posix()), state])
-    return TextTable(["run", "state"], rows, wraps={"run": 12, "state": 12}), all_finished
 
 
 class ParallelConsole(ParallelWatcher):
@@ -333,7 +312,9 @@ class ParallelConsole(ParallelWatcher):
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """Print a line for a finished run."""
         self.done += 1
-        what = f"[red]failed: [/]{escape(fault)} ({log_file(run)})" if fault else _outcome(RunFiles.open(run.folder))
+        result = None if fault else RunFiles.open(run.folder).recorded_result
+        what = "finished" if result is None or result.delta_m is None else f"Δm {gain_text(result.delta_m)}"
+        what = f"[red]failed: [/]{escape(fault)} ({log_file(run)})" if fault else what
         self._print(f"{self.done}/{self.total}  {run.name}: {what}, {seconds:.0f} s")
 
     def polled(self, running: Sequence[RunProcess], waiting: int) -> None:
@@ -352,8 +333,3 @@ class ParallelConsole(ParallelWatcher):
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True)
-
-
-def _outcome(run: RunFiles) -> str:
-    gain = run.recorded_result.delta_m if run.recorded_result else None
-    return "finished" if gain is None else f"Δm {gain_text(gain)}"

@@ -2,21 +2,21 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
-from itertools import pairwise
+from itertools import cycle
 from math import ceil, floor, inf, isfinite, log10, sqrt
 
 import numpy as np
 from scipy.special import fdtrc
 
-from fedhca2.reports.comparison import DELTA_M, LEVEL, Column, Comparison, SeedScores
+from fedhca2.reports.comparison import DELTA_M, LEVEL, Comparison, SeedScores
 from fedhca2.reports.figures import COLOURS
+from fedhca2.reports.page import fill
 from fedhca2.run_folder.reader import Array
 
 RANKS_FILE, SWEEP_FILE = "critical-difference.svg", "sweep.svg"
 RANKS_TITLE = "Average ranks and their critical difference"
-LETTER, ROW = 7.2, 22  # pixels: the width of a letter, and the height of a line of text
-LEFT, RIGHT, TOP, BOTTOM = 70, 530, 40, 290  # pixels: the axes of a sweep
+LETTER = 7.2  # the width of a letter in pixels
+EDGES = LEFT, RIGHT, TOP, BOTTOM = 70, 530, 40, 290  # pixels: the axes of a sweep
 
 
 @dataclass(frozen=True)
@@ -89,32 +89,10 @@ def ranking_note(ranking: Ranking) -> str:
 
 def draw_ranks(ranking: Ranking) -> str:
     """Draw the average ranks on an axis, with a bar over methods that do not differ, as Demšar (2006) does."""
-    labels, count = [f"{name} {value:.2f}" for name, value in ranking.ranks.items()], len(ranking.ranks)
-    side, top = 30 + LETTER * max(map(len, labels)), 62  # the margins of the axis
-    step = min(60, 720 / (count - 1))
-
-    def x(value: float) -> float:
-        return side + step * (value - 1)
-
-    end = x(1 + ranking.critical_difference)
-    parts = [svg_line(x(1), 22, end, 22), *(svg_line(edge, 18, edge, 26) for edge in (x(1), end))]
-    parts += [svg_text(x(1), 13, f"critical difference {ranking.critical_difference:.2f}", "start")]
-    parts += [svg_line(x(1), top, x(count), top)]
-    for tick in range(1, count + 1):
-        parts += [svg_line(x(tick), top - 5, x(tick), top), svg_text(x(tick), top - 10, str(tick), "middle")]
-    groups = ranking.groups
-    for number, group in enumerate(groups):
-        y = top + 8 * (number + 1)
-        parts.append(svg_line(x(ranking.ranks[group[0]]) - 4, y, x(ranking.ranks[group[-1]]) + 4, y, 4))
-    first, half = top + 8 * (len(groups) + 1) + ROW, (count + 1) // 2
-    for number, (label, value) in enumerate(zip(labels, ranking.ranks.values(), strict=True)):
-        left = number < half
-        y = first + ROW * (number if left else count - 1 - number)
-        edge, anchor, shift = (side - 12, "end", -4) if left else (x(count) + 12, "start", 4)
-        parts += [svg_line(x(value), top, x(value), y), svg_line(x(value), y, edge, y)]
-        parts.append(svg_text(edge + shift, y + 4, label, anchor))
-    width = 2 * side + step * max(count - 1, ranking.critical_difference)
-    return svg_drawing(width, first + ROW * half, f"{RANKS_TITLE}: {', '.join(labels)}", parts)
+    labels = [f"{name} {value:.2f}" for name, value in ranking.ranks.items()]
+    start, step = 30 + LETTER * max(map(len, labels)), min(60, 720 / (len(labels) - 1))
+    about = {"ranking": ranking, "labels": labels, "title": RANKS_TITLE}
+    return fill("ranks.svg", x=lambda rank: start + step * (rank - 1), step=step, **about)
 
 
 def draw_sweep(
@@ -128,38 +106,31 @@ def draw_sweep(
     :param curves: the row of the comparison by method and value; a method with one row for all values is a dashed line.
     :param measure: the group and the task of a column, instead of Δm.
     """
-    column = _column(comparison, curves, measure)
+    if measure:
+        column = next(column for column in comparison.columns if (column.group, column.task) == measure)
+    else:
+        rows = [comparison.entries[label] for labels in curves.values() for label in labels.values()]
+        has_gain = DELTA_M in comparison.columns and any(isfinite(row[DELTA_M].mean) for row in rows)
+        column = DELTA_M if has_gain else comparison.columns[0]
     entries = {
         name: {value: comparison.entries[label][column] for value, label in labels.items()}
         for name, labels in curves.items()
     }
     about = f"{column.heading if column.is_gain else f'{column.group}: {column.heading}'} over {setting}"
     x, several = _positions(list(dict.fromkeys(value for own in entries.values() for value in own))), len(entries) > 1
-    y, parts = _vertical_axis([entry for own in entries.values() for entry in own.values()])
-    parts = [svg_text(280, 22, about, "middle"), svg_text(280, 332, setting, "middle"), *parts]
-    parts += [svg_text(at, BOTTOM + 18, value, "middle") for value, at in x.items()]
-    for number, (name, own) in enumerate(entries.items()):
-        level = len(own) > 1 and len(set(curves[name].values())) == 1
-        shapes = _level(y, next(iter(own.values()))) if level else _curve(x, y, own)
-        if several:  # a key on the right
-            at = TOP + ROW * number
-            stroke = svg_line(RIGHT + 8, at, RIGHT + 34, at, 2)
-            shapes += [_dash(stroke) if level else stroke, svg_text(RIGHT + 40, at + 4, name, "start")]
-        colour = COLOURS[number % len(COLOURS)] if several else "#222"
-        parts += [f'<g fill="{colour}" stroke="{colour}">', *shapes, "</g>"]
+    y, ticks = _vertical_axis([entry for own in entries.values() for entry in own.values()])
+    levels = {}  # means and deviations of what no value changes
+    for name, own in entries.items():
+        if len(own) > 1 and len(set(curves[name].values())) == 1:
+            deviation = (entry := next(iter(own.values()))).deviation
+            levels[name] = entry.mean, deviation if deviation is not None and isfinite(deviation) else 0.0
     means = {name: "; ".join(f"{value}: {one.mean:.4g}" for value, one in own.items()) for name, own in entries.items()}
     scores = " | ".join(f"{name}: {text}" if several else text for name, text in means.items())
+    colours = dict(zip(entries, cycle(COLOURS if several else ["#222"]), strict=False))
     width = 560 + (LETTER * max(map(len, entries)) + 40 if several else 0)
-    return svg_drawing(width, max(340, TOP + ROW * len(entries)), f"{about}: {scores}", parts)
-
-
-def _column(comparison: Comparison, curves: Mapping[str, Mapping[str, str]], measure: tuple[str, str] | None) -> Column:
-    """The column of a group's task; without one Δm, or the first column if no Δm is known."""
-    if measure:
-        return next(column for column in comparison.columns if (column.group, column.task) == measure)
-    rows = [comparison.entries[label] for labels in curves.values() for label in labels.values()]
-    has_gain = DELTA_M in comparison.columns and any(isfinite(row[DELTA_M].mean) for row in rows)
-    return DELTA_M if has_gain else comparison.columns[0]
+    words = {"setting": setting, "about": about, "description": f"{about}: {scores}"}
+    axes = {"x": x, "y": y, "ticks": ticks, "edges": EDGES}
+    return fill("sweep.svg", entries=entries, levels=levels, colours=colours, width=width, **words, **axes)
 
 
 def _positions(values: list[str]) -> dict[str, float]:
@@ -178,8 +149,8 @@ def _positions(values: list[str]) -> dict[str, float]:
     return {value: ends[0] + (ends[1] - ends[0]) * (at - low) / room for value, at in zip(values, scale, strict=True)}
 
 
-def _vertical_axis(entries: Sequence[SeedScores]) -> tuple[Callable[[float], float], list[str]]:
-    """The position of a value between the smallest and the largest mark, and both axes with round numbers."""
+def _vertical_axis(entries: Sequence[SeedScores]) -> tuple[Callable[[float], float], dict[str, float]]:
+    """The position of a value between the smallest and the largest mark, and those of round numbers."""
     ends = [entry.mean + sign * (entry.deviation or 0.0) for entry in entries for sign in (-1, 1)]
     finite = [value for value in [*ends, *(v for entry in entries for v in entry.values)] if isfinite(value)] or [0.0]
     room = max(max(finite) - min(finite), 1e-3 * max(map(abs, finite)), 1e-9)
@@ -188,58 +159,9 @@ def _vertical_axis(entries: Sequence[SeedScores]) -> tuple[Callable[[float], flo
     def y(value: float) -> float:
         return BOTTOM - (value - low) / (high - low) * (BOTTOM - TOP)
 
-    step, parts = tick_step(high - low, 5), [svg_line(LEFT, BOTTOM, RIGHT, BOTTOM), svg_line(LEFT, TOP, LEFT, BOTTOM)]
-    for tick in (step * number for number in range(ceil(low / step), floor(high / step) + 1)):
-        label = f"{tick:.{max(0, -floor(log10(step)))}f}"
-        parts += [svg_line(LEFT - 5, y(tick), LEFT, y(tick)), svg_text(LEFT - 8, y(tick) + 4, label, "end")]
-    return y, parts
-
-
-def _curve(x: Mapping[str, float], y: Callable[[float], float], entries: Mapping[str, SeedScores]) -> list[str]:
-    """Lines between means, a dot for each seed, and whiskers of one standard deviation."""
-    means = [(x[value], y(entry.mean)) for value, entry in entries.items() if isfinite(entry.mean)]
-    parts = [svg_line(*start, *end, 2) for start, end in pairwise(means)]
-    for at, entry in ((x[value], entry) for value, entry in entries.items()):
-        heights = [f"{y(value):.1f}" for value in entry.values if isfinite(value)]
-        parts += [f'<circle cx="{at:.1f}" cy="{cy}" r="3" fill-opacity="0.5" stroke="none"/>' for cy in heights]
-        if entry.deviation is not None and isfinite(entry.deviation):
-            low, high = y(entry.mean - entry.deviation), y(entry.mean + entry.deviation)
-            parts += [svg_line(at, low, at, high), *(svg_line(at - 5, end, at + 5, end) for end in (low, high))]
-    return parts
-
-
-def _level(y: Callable[[float], float], entry: SeedScores) -> list[str]:
-    """A dashed line at the mean of what no value changes, in a band of its standard deviation."""
-    if not isfinite(entry.mean):
-        return []
-    spread = entry.deviation if entry.deviation is not None and isfinite(entry.deviation) else 0.0
-    top, bottom = y(entry.mean + spread), y(entry.mean - spread)
-    size = f'width="{RIGHT - LEFT}" height="{bottom - top:.1f}"'
-    band = [f'<rect x="{LEFT}" y="{top:.1f}" {size} fill-opacity="0.12" stroke="none"/>'] if spread else []
-    return [*band, _dash(svg_line(LEFT, y(entry.mean), RIGHT, y(entry.mean), 2))]
-
-
-def _dash(line: str) -> str:
-    return f'<g stroke-dasharray="6 4">{line}</g>'
-
-
-def svg_drawing(width: float, height: float, description: str, parts: Sequence[str]) -> str:
-    """A drawing on white paper, so that it is readable on a dark page too, with a text for those who cannot see it."""
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}"'
-    look = 'font-family="system-ui, sans-serif" font-size="13" fill="#222" stroke="#222" role="img"'
-    paper = '<rect width="100%" height="100%" fill="#fff" stroke="none"/>'
-    head = [f'{opening} height="{height:.0f}" {look}>', f"<title>{escape(description)}</title>", paper]
-    return "\n".join([*head, *parts, "</svg>\n"])
-
-
-def svg_line(x1: float, y1: float, x2: float, y2: float, width: int = 1) -> str:
-    """A line."""
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke-width="{width}"/>'
-
-
-def svg_text(x: float, y: float, text: str, anchor: str) -> str:
-    """A text that starts, ends or has its middle at x."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" stroke="none">{escape(text)}</text>'
+    step = tick_step(high - low, 5)
+    numbers = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
+    return y, {f"{number:.{max(0, -floor(log10(step)))}f}": y(number) for number in numbers}
 
 
 def tick_step(room: float, ticks: int) -> float:

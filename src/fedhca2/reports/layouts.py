@@ -9,16 +9,7 @@ from pathlib import Path
 from rich.markup import escape as escape_markup
 
 from fedhca2.records import Records, html_table
-from fedhca2.reports.comparison import (
-    DELTA_M,
-    LEVEL,
-    LOCAL,
-    MIN_SEEDS,
-    Column,
-    Comparison,
-    gather,
-    with_trivial,
-)
+from fedhca2.reports.comparison import DELTA_M, LEVEL, LOCAL, MIN_SEEDS, Column, Comparison, gather, with_trivial
 from fedhca2.reports.drawings import RANKS_FILE, draw_ranks, ranking_of
 from fedhca2.reports.tables import TextTable
 from fedhca2.run_folder.reader import RunFiles

@@ -122,7 +122,11 @@ def answer_of(task: Task, space: LabelSpace, prediction: Array, probabilities: A
     if task.output == "map":
         return _of_map(task, space, prediction)
     if probabilities is None:
-        return _of_numbers(task, space, prediction)
+        unit, numbers = unit_of(task), {_name(space, i): float(value) for i, value in enumerate(prediction)}
+        if len(numbers) == 1:
+            (value,) = numbers.values()
+            return Answer(f"{value:.4g}{unit}", value, {space.names[0] if space.names else "value": value})
+        return Answer(", ".join(f"{name} {value:.4g}{unit}" for name, value in numbers.items()), None, numbers)
     values = {_name(space, i): round(float(value), 6) for i, value in enumerate(probabilities)}
     if task.label_channels is None:  # any number of classes may be there
         likely = [name for name in sorted(values, key=lambda name: -values[name]) if values[name] >= 0.5]
@@ -130,15 +134,6 @@ def answer_of(task: Task, space: LabelSpace, prediction: Array, probabilities: A
         likely = [_name(space, int(prediction[0]))]
     text = ", ".join(f"{name} ({values[name]:.2f})" for name in likely)
     return Answer(text or "nothing", values[likely[0]] if likely else None, values)
-
-
-def _of_numbers(task: Task, space: LabelSpace, prediction: Array) -> Answer:
-    unit = unit_of(task)
-    values = {_name(space, i): float(value) for i, value in enumerate(prediction)}
-    if len(values) == 1:
-        (value,) = values.values()
-        return Answer(f"{value:.4g}{unit}", value, {space.names[0] if space.names else "value": value})
-    return Answer(", ".join(f"{name} {value:.4g}{unit}" for name, value in values.items()), None, values)
 
 
 def _of_map(task: Task, space: LabelSpace, map: Array) -> Answer:

@@ -51,8 +51,10 @@ class TextTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print what fits."""
-        needed = {name: self._least_width(i) for i, name in enumerate(self.columns)}
-        dropped = 0
+        needed, dropped = dict[str, int](), 0  # the widths in which no number is broken, with a line and two spaces
+        for name, *cells in zip(self.columns, *self.rows, strict=True):
+            widest = max(cell_len(Text.from_markup(text).plain) for text in (name, *cells))
+            needed[name] = 3 + min(widest, self.wraps.get(name, widest))
         while 1 + sum(needed.values()) > options.max_width and dropped < len(self.drop):
             del needed[self.drop[dropped]]
             dropped += 1
@@ -71,11 +73,6 @@ class TextTable:
             yield Text(f"hidden columns (terminal too narrow): {', '.join(self.drop[:dropped])}", "dim")
         if self.note:
             yield Text(self.note)
-
-    def _least_width(self, column: int) -> int:
-        """The width in which no number of a column is broken, with a line and two spaces."""
-        widest = max(cell_len(Text.from_markup(row[column]).plain) for row in [self.columns, *self.rows])
-        return 3 + min(widest, self.wraps.get(self.columns[column], widest))
 
 
 def heading_of(score: Headline) -> str:
@@ -151,7 +148,10 @@ def result_table(
     for one in task_scores(result.clients, result.baseline, tasks):
         cells = [text_of(one.ours)]
         if result.baseline:  # without `alone`, a site was away during its evaluation
-            cells = [text_of(one.alone) if one.alone else UNKNOWN, *cells, _colour_gain(one.gain)]
+            gain = gain_text(one.gain)
+            colour = {"+": "green", "-": "red"}.get(gain[0])
+            gain = f"[{colour}]{gain}[/]" if colour else gain
+            cells = [text_of(one.alone) if one.alone else UNKNOWN, *cells, gain]
         floor = [score_text(one.ours.unit, one.ours.trivial)] * trivial
         rows.append([one.client if one.client != last else "", one.task, heading_of(one.ours), *floor, *cells])
         last = one.client
@@ -194,12 +194,6 @@ def how_certain(clients: Scores, baseline: Scores, tasks: TaskSet) -> str:
         sentence += f", from {gain_text(min(finite))} to {gain_text(max(finite))}"
     sentence += f"; {unknown} more without a gain" if unknown else ""
     return f"{sentence}. One seed: the uncertainty of Δm is unknown."
-
-
-def _colour_gain(gain: float) -> str:
-    text = gain_text(gain)
-    colour = {"+": "green", "-": "red"}.get(text[0])
-    return f"[{colour}]{text}[/]" if colour and isfinite(gain) else text
 
 
 def runs_table(runs: Sequence[ListedRun], folder: Path) -> TextTable | str:

@@ -254,9 +254,14 @@ class Trackers(Watcher):
 
     def start(self) -> None:
         """Tell every tracker about the run, which has its folder by now; raises UserError if one cannot start."""
-        files = RunFiles.open(self.run)
+        files, path = RunFiles.open(self.run), self.run / TRACKING
+        if self._trackers and not path.is_file():
+            write_whole(path, to_json({"id": uuid4().hex}).encode())
         if self._trackers:
-            about = TrackedRun(self.run.absolute().name, _tracking_id(self.run / TRACKING), files.config)
+            id = str(mapping(path, read_json(path)).get("id"))
+            if not re.fullmatch("[0-9a-f]{32}", id):
+                raise UserError(path, f"id: expected 32 hexadecimal digits, got {id!r:.80}")
+            about = TrackedRun(self.run.absolute().name, id, files.config)
         for text, tracker in self._trackers.items():
             with _name_faults(text):
                 tracker.start(about)
@@ -298,16 +303,6 @@ class Trackers(Watcher):
                 self.failed.append(text)
                 command = shlex.join(["fedhca2", "watch", str(self.run), "--track", text])
                 print(f"{error}; it gets nothing more, send the rest later: {command}", file=sys.stderr)
-
-
-def _tracking_id(path: Path) -> str:
-    """The run's id in trackers, from this file, which is written if it is missing."""
-    if not path.is_file():
-        write_whole(path, to_json({"id": uuid4().hex}).encode())
-    id = str(mapping(path, read_json(path)).get("id"))
-    if not re.fullmatch("[0-9a-f]{32}", id):
-        raise UserError(path, f"id: expected 32 hexadecimal digits, got {id!r:.80}")
-    return id
 
 
 @contextmanager

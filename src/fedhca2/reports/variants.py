@@ -7,6 +7,8 @@ from fedhca2.methods import METHODS
 from fedhca2.run_folder.baseline import FREE as FREE_IN_BASELINE
 from fedhca2.run_folder.reader import RunFiles
 
+PARTS = ("encoder", "decoder", "head")  # of a model that a method may aggregate
+
 # Settings in which averaged runs may differ: none of these changes the results.
 FREE = {*FREE_IN_BASELINE, "seed"} - {"method", "guard", "privacy", "devices"}
 
@@ -39,8 +41,8 @@ def _label(run: RunFiles, rivals: Sequence[RunFiles], most: int | None) -> str:
     if label := run.settings.get("label"):
         return str(label)
     settings, own = [dict(flatten(other.settings)) for other in rivals], dict(flatten(run.settings))
-    parts = _parts(run)
-    absent = [part for part in dict.fromkeys(part for other in rivals for part in _parts(other)) if part not in parts]
+    parts, *others = ([part for part in PARTS if one.settings["method"].get(part)] for one in (run, *rivals))
+    absent = [part for part in dict.fromkeys(part for other in others for part in other) if part not in parts]
     named = [
         key
         for key in differing_keys(rivals)
@@ -51,29 +53,17 @@ def _label(run: RunFiles, rivals: Sequence[RunFiles], most: int | None) -> str:
     rare = [key for key in named if 2 * sum(other.get(key) == own.get(key) for other in settings) <= len(rivals)]
     differences = [f"{' and '.join(parts) or 'nothing'} only"] if absent else []
     for key in rare[:most]:
-        differences.append(_clients_of(run, rivals) if key == "clients" else _setting(key, own.get(key), named))
+        if key == "clients":  # how many there are of each, or how many there are
+            copies = {entry.get("copies", 1) for entry in run.settings["clients"]}
+            entries = [[entry | {"copies": 1} for entry in other.settings["clients"]] for other in rivals]
+            same = len(copies) == 1 and all(other == entries[0] for other in entries)
+            differences.append(f"{copies.pop()} of each" if same else f"{len(run.tasks)} clients")
+        else:
+            value, last = own.get(key), key.rpartition(".")[2]
+            unique = sum(other.rpartition(".")[2] == last for other in named) == 1
+            shown = f"{len(value)} values" if isinstance(value, list | tuple) and len(str(value)) > 30 else value
+            differences.append(f"{last if unique else key.removeprefix('method.')}={shown}")
     return ", ".join([run.method, *differences])
-
-
-def _parts(run: RunFiles) -> list[str]:
-    """The parts of the model that the method aggregates."""
-    return [part for part in ("encoder", "decoder", "head") if run.settings["method"].get(part)]
-
-
-def _clients_of(run: RunFiles, rivals: Sequence[RunFiles]) -> str:
-    """What tells a run's clients from those of others: how many there are of each, or how many there are."""
-    copies = {entry.get("copies", 1) for entry in run.settings["clients"]}
-    entries = [[entry | {"copies": 1} for entry in other.settings["clients"]] for other in rivals]
-    same = len(copies) == 1 and all(other == entries[0] for other in entries)
-    return f"{copies.pop()} of each" if same else f"{len(run.tasks)} clients"
-
-
-def _setting(key: str, value: Any, named: Sequence[str]) -> str:
-    """A setting in words: its last name, unless another one ends in the same name, and a short value."""
-    _, _, last = key.rpartition(".")
-    unique = sum(other.rpartition(".")[2] == last for other in named) == 1
-    shown = f"{len(value)} values" if isinstance(value, list | tuple) and len(str(value)) > 30 else value
-    return f"{last if unique else key.removeprefix('method.')}={shown}"
 
 
 def changed_settings(run: RunFiles) -> list[str]:

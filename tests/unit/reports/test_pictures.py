@@ -5,7 +5,9 @@ from PIL import Image
 from fedhca2.errors import UserError
 from fedhca2.reports.pictures import GAP, answer_of, overlay, paint, paint_label, samples_panel
 from fedhca2.tasks import TASKS, LabelSpace
-from made_run import SIZE, made_run
+from made_run import made_run
+
+GREY = (64, 64, 64)
 
 
 def test_a_panel_has_a_row_for_every_task(tmp_path):
@@ -23,21 +25,19 @@ def test_a_client_or_sample_that_is_not_there_is_an_error(tmp_path, client, inde
         samples_panel(made_run(tmp_path), client, index)
 
 
-def test_unknown_depth_is_grey_in_a_label_and_near_in_a_prediction():
-    nothing = np.zeros((1, SIZE, SIZE), dtype=np.float32)
-    assert paint_label(TASKS["depth"], nothing).getpixel((0, 0)) == (64, 64, 64)
-    assert paint(TASKS["depth"], nothing).getpixel((0, 0)) == (68, 1, 84)
-
-
 def test_an_overlay_has_the_size_of_its_image():
     image, painted = Image.new("RGB", (20, 10), "white"), Image.new("RGB", (10, 5), "black")
     assert overlay(image, painted, strength=0.5).getpixel((19, 9)) == (127, 127, 127)
 
 
-@pytest.mark.parametrize("task", ["depth", "normals", "sal"])
-def test_values_that_are_no_numbers_are_grey(task):
-    unknown = np.full((3 if task == "normals" else 1, 2, 2), np.nan, np.float32)
-    assert paint(TASKS[task], unknown).getpixel((0, 0)) == (64, 64, 64)
+@pytest.mark.parametrize(
+    ("task", "paint", "value", "colour"),
+    [(task, paint, np.nan, GREY) for task in ("depth", "normals", "sal")]
+    + [("depth", paint_label, 0, GREY), ("depth", paint, 0, (68, 1, 84))],  # unknown in a label, near in a prediction
+)
+def test_what_is_unknown_is_grey(task, paint, value, colour):
+    values = np.full((3 if task == "normals" else 1, 2, 2), value, np.float32)
+    assert paint(TASKS[task], values).getpixel((0, 0)) == colour
 
 
 PETS, UNNAMED = LabelSpace(names=("cat", "dog", "owl")), LabelSpace(classes=2)

@@ -19,6 +19,7 @@ SMALLEST = 0.005  # a cosine that is not written as 0
 def conflict_figures(run: RunFiles) -> list[Figure]:
     """Draw cosines by round, and maps that place similar members close together, for encoders and decoders."""
     figures, groups = [], group_clients(run)
+    labels = groups.labels
     comparable = [e for e in run.of("aggregation") if e["products"] is not None and len(e["members"]) > 1]
     words = {"rows": "updates", "differences": "models, minus their mean"}
     for part in ("encoder", "decoder"):
@@ -28,17 +29,17 @@ def conflict_figures(run: RunFiles) -> list[Figure]:
             what += f", group {number + 1} of {len(layouts)}" * (len(layouts) > 1) + layout.part
             id, shown = f"{part}{layout.mark}", layout.thin_out(len(layout.members) ** 2)
             states = shown.matrices(lambda event: cosines(np.array(event["products"], dtype=float), event["measure"]))
-            members = [groups.split(member) for member in layout.members]
-            kinds = [f"{run.kinds.get(client, client)}/{task}" for client, task in members]
-            figure = cosine_figure(states, shown.slider, layout.rows, f"cosine-{id}", f"Similarity of {what}")
+            members = {name: groups.split(name) for name in layout.members}
+            kinds = [f"{run.kinds.get(client, client)}/{task}" for client, task in members.values()]
+            slider = Slider.of_rounds(shown.rounds)
+            figure = cosine_figure(states, slider, layout.rows, f"cosine-{id}", f"Similarity of {what}")
             figures.append(replace(figure, note=figure.note + conflict_note(states[-1], kinds)))
             if len(members) >= 5:  # two components show all there is of three, and nearly all of four
-                labels, colours = groups.labels, groups.colours
                 points = [
                     Point(name, labels.get(client, client), task or run.dataset(client))
-                    for name, (client, task) in zip(layout.members, members, strict=True)
+                    for name, (client, task) in members.items()
                 ]
-                figures += map_figures(states, points, colours, shown.slider, id, f"Map of {what}")
+                figures += map_figures(states, points, groups.colours, slider, id, f"Map of {what}")
     return figures
 
 
@@ -73,10 +74,8 @@ def cosine_figure(states: list[Array], slider: Slider, rows: Mapping[str, list[i
     pooled = [pool(state, rows) for state in states]
     reach = max(0.05, *(float(np.nanmax(np.abs(state), initial=0.0)) for state in pooled))  # small ones look small
     note = "Above 0 updates point in the same direction, below 0 they conflict. "
-    if any(len(positions) > 1 for positions in rows.values()):
-        note += "Means over pairs of different clients. "
-    else:
-        note += "Diagonal omitted. "
+    several = any(len(positions) > 1 for positions in rows.values())
+    note += "Means over pairs of different clients. " if several else "Diagonal omitted. "
     note += f"Colour scale ±{reach:.2f}. {describe_pairs(pooled[-1], list(rows))}"
     return heat_map(id, title, note.strip(), pooled, list(rows), sliders=[slider], zmin=-reach, zmax=reach)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedhca2.reports.figures import GREY, Figure, Slider, Trace, axes, fit_range, heat_map, line, round_axes, thin
-from fedhca2.reports.figures.groups import ClientGroups, group_clients
+from fedhca2.reports.figures.groups import group_clients
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.run_folder.result import Headline, headline
@@ -181,16 +181,19 @@ def weight_figures(run: RunFiles) -> list[Figure]:
             symbol, last = title[0], [one[max(one)] for one in own.values()]
             about = (id, title, note + describe_bounds(symbol, last))
             figures.append(client_figure(run, about, own, range(1, run.rounds + 1), symbol, fit=True))
-    return [*figures, *_layers(run, group_clients(run), events)]
+    return [*figures, *_layers(run, events)]
 
 
-def _layers(run: RunFiles, groups: ClientGroups, events: list[Event]) -> list[Figure]:
+def _layers(run: RunFiles, events: list[Event]) -> list[Figure]:
     """Draw β of every decoder and layer, with a slider over rounds."""
+    groups = group_clients(run)
     keys = {"/".join(key.rsplit("/decoder.", 1)): key for key in events[-1]["weights"] if "/decoder." in key}
     if not keys:
         return []
     members = groups.sort(keys)
-    rows, layers = groups.rows(members), decoder_layers(run, members[0], len(events[-1]["weights"][keys[members[0]]]))
+    rows, count = groups.rows(members), len(events[-1]["weights"][keys[members[0]]])
+    names = list(dict.fromkeys(name.rpartition(".")[0] for name in decoder_tensors(run, members[0])))
+    layers = [f"L{i + 1} {names[i] if len(names) == count else 'layer'}" for i in range(count)]  # as in the paper
     shown = [events[i] for i in thin(len(events), len(rows) * len(layers))]
 
     def state(event: Event) -> list[list[float]]:
@@ -214,12 +217,6 @@ def decoder_tensors(run: RunFiles, member: str) -> list[str]:
     client, _, task = member.rpartition("/")
     decoders = (event["decoders"].get(task, ()) for event in run.of("profile") if event["client"] == client)
     return list(next(decoders, ()))
-
-
-def decoder_layers(run: RunFiles, member: str, count: int) -> list[str]:
-    """The layers of the decoder 'client/task' that have a weight, as L1, L2, … in the paper, with names if known."""
-    names = list(dict.fromkeys(name.rpartition(".")[0] for name in decoder_tensors(run, member)))
-    return [f"L{i + 1} {names[i] if len(names) == count else 'layer'}" for i in range(count)]
 
 
 def describe_bounds(symbol: str, last: Sequence[float]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedhca2.experiment.clients import client_kind
-from fedhca2.reports.figures import COLOURS, GREY, Figure, Slider, Trace, heat_map, thin
+from fedhca2.reports.figures import COLOURS, GREY, Figure, Trace, heat_map, thin
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 
@@ -112,14 +112,23 @@ class MemberEvents:
         return replace(self, events=[self.events[i] for i in thin(len(self.events), numbers)])
 
     @property
-    def slider(self) -> Slider:
-        """A slider over the rounds of the events."""
-        return Slider.of_rounds([event["round"] + 1 for event in self.events])
+    def rounds(self) -> list[int]:
+        """The rounds of the events."""
+        return [event["round"] + 1 for event in self.events]
 
     def matrices(self, values: Callable[[Event], Any], *, pooled: bool = False) -> list[Array]:
-        """A matrix of all members for each event, or of their rows, from one [..., N, N] of those present."""
-        whole = [expand(np.array(values(event), dtype=float), event["members"], self.members) for event in self.events]
-        return [pool(one, self.rows, itself=True) for one in whole] if pooled else whole
+        """A matrix of all members for each event, or of their rows, from one [..., N, N] of those present.
+
+        >>> MemberEvents("", ["a", "b"], {}, [{"members": ["b"]}]).matrices(lambda event: [[1]])[0].tolist()
+        [[nan, nan], [nan, 1.0]]
+        """
+        matrices, count, position = [], len(self.members), {name: i for i, name in enumerate(self.members)}
+        for event in self.events:
+            present, at = np.array(values(event), dtype=float), [position[name] for name in event["members"]]
+            whole = np.full((*present.shape[:-2], count, count), np.nan)
+            whole[..., np.array(at)[:, None], at] = present
+            matrices.append(pool(whole, self.rows, itself=True) if pooled else whole)
+        return matrices
 
 
 def by_members(events: Iterable[Event], groups: ClientGroups) -> list[MemberEvents]:
@@ -144,19 +153,6 @@ def by_members(events: Iterable[Event], groups: ClientGroups) -> list[MemberEven
     return groups_of_events
 
 
-def expand(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:
-    """Expand a matrix of the members present to all members, [..., N, N], with NaN for absent ones.
-
-    >>> expand(np.ones((1, 1)), ["b"], ["a", "b"]).tolist()
-    [[nan, nan], [nan, 1.0]]
-    """
-    position_of = {name: i for i, name in enumerate(members)}
-    positions = [position_of[name] for name in present]
-    whole = np.full((*values.shape[:-2], len(members), len(members)), np.nan)
-    whole[..., np.array(positions)[:, None], positions] = values
-    return whole
-
-
 def pool(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = False) -> Array:
     """Means of a matrix [..., N, N] over the pairs of two rows, without pairs of a member and itself unless `itself`.
 
@@ -177,9 +173,7 @@ def pool(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = Fal
 
 def mean_of(matrices: Sequence[Array]) -> Array:
     """The mean of the numbers at each position; NaN where there are none."""
-    present = ~np.isnan(matrices)
-    total, count = np.where(present, matrices, 0).sum(axis=0), present.sum(axis=0)
-    return np.where(count, total / np.maximum(count, 1), np.nan)
+    return np.asarray(np.ma.masked_invalid(matrices).mean(axis=0).filled(np.nan))
 
 
 def list_exclusions(run: RunFiles) -> list[tuple[str, str, int]]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy.special import entr
 
 from fedhca2.experiment.clients import client_kind
 from fedhca2.reports.figures import Figure, Slider, Trace, heat_map
@@ -17,10 +18,13 @@ PLAIN_MEAN = 0.99  # relative entropy from which attention hardly differs from a
 
 def attention_figures(run: RunFiles) -> list[Figure]:
     """Draw the attention of each decoder on the others, by tensor and round, and how even it is."""
-    events = [
-        e for e in run.of("aggregation") if e["part"] == "decoder" and e["mixing"] and np.ndim(e["mixing"][0]) == 3
-    ]
-    return [figure for group in by_members(events, group_clients(run)) for figure in _attention(run, group)]
+    return [figure for group in _mixed(run, "decoder", axes=3) for figure in _attention(run, group)]
+
+
+def _mixed(run: RunFiles, part: str, axes: int) -> list[MemberEvents]:
+    """The aggregations of a part with one mixture per member, if `axes` is 2, or per tensor and member, if it is 3."""
+    events = [e for e in run.of("aggregation") if e["part"] == part and e["mixing"] and np.ndim(e["mixing"][0]) == axes]
+    return by_members([e for e in events if axes == 3 or len(e["mixing"][0]) > 1], group_clients(run))
 
 
 def _attention(run: RunFiles, group: MemberEvents) -> list[Figure]:
@@ -36,7 +40,7 @@ def _attention(run: RunFiles, group: MemberEvents) -> list[Figure]:
     states = shown.matrices(lambda event: event["mixing"][0], pooled=True)
     highest = max(2 / len(members), *(float(np.nanmax(state)) for state in states))  # an even share is a middle tone
     look: Trace = {"zmin": 0, "zmax": highest, "texttemplate": "%{z:.3f}" if len(rows) <= 20 else ""}
-    look["sliders"] = [Slider("tensor", names, int(evenness[-1].argmin())), shown.slider]
+    look["sliders"] = [Slider("tensor", names, int(evenness[-1].argmin())), Slider.of_rounds(shown.rounds)]
     note = "Row: receiving decoder. Column: source. Value: attention weight. "
     note += describe_attention(evenness, group.events[-1].get("of", len(members)), names)
     title, by_tensor = f"Attention among decoders{group.part}", [state[i] for i in range(depth) for state in states]
@@ -45,8 +49,8 @@ def _attention(run: RunFiles, group: MemberEvents) -> list[Figure]:
         return [attention]
     note = "1: uniform, a plain mean; 0: a single source."
     layout = {"xaxis": {"title": {"text": "round"}, "automargin": True, "showgrid": False}}
-    about, rounds = (f"entropy{mark}", "Attention entropy", note), [event["round"] + 1 for event in group.events]
-    return [attention, heat_map(*about, [evenness.T], names, rounds, layout=layout, zmin=0, zmax=1)]
+    about = (f"entropy{mark}", "Attention entropy", note)
+    return [attention, heat_map(*about, [evenness.T], names, group.rounds, layout=layout, zmin=0, zmax=1)]
 
 
 def describe_attention(evenness: Array, members: int, names: Sequence[str]) -> str:
@@ -73,8 +77,7 @@ def entropy(weights: Array) -> float:
     (1.0, 0.0)
     """
     weights = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)  # of some members, if there are many
-    safe = np.where(weights > 0, weights, 1.0)
-    return float(abs(-(weights * np.log(safe)).sum(axis=1).mean()) / np.log(max(weights.shape[1], 2)))
+    return float(entr(weights).sum(axis=1).mean() / np.log(max(weights.shape[1], 2)))
 
 
 def exchange_sentence(run: RunFiles) -> list[str]:
@@ -119,11 +122,7 @@ def applied_weights(event: Event, learned: Sequence[Sequence[float]]) -> Array:
 
 def grouping_figures(run: RunFiles) -> list[Figure]:
     """Draw how often clients were aggregated together, if a method groups them, and how their layers voted."""
-    events = [
-        e for e in run.of("aggregation") if e["part"] == "encoder" and e["mixing"] and np.ndim(e["mixing"][0]) == 2
-    ]
-    events = [event for event in events if len(event["mixing"][0]) > 1]  # members get different mixtures
-    return [figure for group in by_members(events, group_clients(run)) for figure in _grouping(run, group)]
+    return [figure for group in _mixed(run, "encoder", axes=2) for figure in _grouping(run, group)]
 
 
 def _grouping(run: RunFiles, group: MemberEvents) -> list[Figure]:
@@ -138,7 +137,9 @@ def _grouping(run: RunFiles, group: MemberEvents) -> list[Figure]:
     shown = group.thin_out(len(rows) ** 2)
     note, highest = "Row: receiving client. Column: source. Value: weight.", np.nanmax(shown.matrices(first_weights))
     about, states = (f"mixing{group.mark}", "Weights per round", note), shown.matrices(first_weights, pooled=True)
-    figures.append(heat_map(*about, states, list(rows), sliders=[shown.slider], zmin=0, zmax=float(highest)))
+    figures.append(
+        heat_map(*about, states, list(rows), sliders=[Slider.of_rounds(shown.rounds)], zmin=0, zmax=float(highest))
+    )
     voted = replace(group, events=[event for event in group.events if event.get("votes") is not None])
     if voted.events and len(members) <= MAX_ROWS:
         mean = np.nan_to_num(mean_of(voted.matrices(lambda event: event["votes"])))

@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -21,31 +19,17 @@ HELPS, HARMS = COLOURS[2], COLOURS[1]
 SCALE = [[0.0, HARMS], [0.5, "#F7F7F7"], [1.0, HELPS]]
 
 
-@dataclass(frozen=True)
-class MeasuredPairs:
-    """Clients whose encoders have one layout; matrices are [giver, receiver], one for each measured round."""
+def predicted_transfer(group: MemberEvents) -> list[Array]:
+    """[giver, receiver] by measured round: the fall of the receiver's loss in percent, NaN if it was not measured."""
+    measured = group.matrices(lambda event: event.get("transfer", np.full(np.shape(event["products"]), np.nan)))
+    return [100 * each for each in measured]
 
-    mark: str  # of its figures' ids
-    members: list[str]
-    rounds: list[int]
-    transfer: list[Array]  # Z in percent; NaN if it was not measured
-    cosine: list[Array]
-    magnitude: list[Array]
 
-    @cached_property
-    def mean(self) -> Array:
-        """The mean transfer over rounds, without the diagonal."""
-        return mean_of(self.transfer)
-
-    @cached_property
-    def best_givers(self) -> dict[str, tuple[str, float]]:
-        """By client, whose update would help it most, and by how much, if any was measured."""
-        best = {}
-        for receiver, column in zip(self.members, self.mean.T, strict=True):
-            if not np.isnan(column).all():
-                giver = int(np.nanargmax(column))
-                best[receiver] = self.members[giver], float(column[giver])
-        return best
+def best_givers(group: MemberEvents) -> dict[str, tuple[str, float]]:
+    """By client, whose update would help it most on average, and by how much, if any was measured."""
+    columns = zip(group.members, mean_of(predicted_transfer(group)).T, strict=True)
+    known = {receiver: column for receiver, column in columns if not np.isnan(column).all()}
+    return {name: (group.members[np.nanargmax(own)], float(np.nanmax(own))) for name, own in known.items()}
 
 
 def magnitude_similarity(gram: Array) -> Array:
@@ -64,23 +48,14 @@ def client_gains(run: RunFiles) -> dict[str, dict[int, float]]:
     return series(effects, lambda event: 100 * (1 - event["after"] / event["before"]), first=0)
 
 
-def list_pairs(run: RunFiles) -> list[MeasuredPairs]:
-    """The pairs of every layout. If no transfer was measured, the updates that the server compared."""
+def list_pairs(run: RunFiles) -> list[MemberEvents]:
+    """The measurements of every layout. If no transfer was measured, the updates that the server compared."""
     events = run.of("transfer")
     rounds = {event["round"] - 1 for event in run.of("effect")} if not events else set()
     if rounds:
         compared = [event for event in run.of("aggregation") if event["round"] in rounds and len(event["members"]) > 1]
         events = [event for event in compared if (event["part"], event["measure"]) == ("encoder", "rows")]
-    return [_to_pairs(group) for group in by_members(events, group_clients(run))]
-
-
-def _to_pairs(group: MemberEvents) -> MeasuredPairs:
-    products = group.matrices(lambda event: event["products"])
-    transfer = group.matrices(lambda event: event.get("transfer", np.full(np.shape(event["products"]), np.nan)))
-    rounds = [event["round"] + 1 for event in group.events]
-    cosine = [cosines(gram, "rows") for gram in products]
-    magnitude = [magnitude_similarity(gram) for gram in products]
-    return MeasuredPairs(group.mark, group.members, rounds, [100 * each for each in transfer], cosine, magnitude)
+    return by_members(events, group_clients(run))
 
 
 def transfer_sentences(run: RunFiles) -> list[str]:
@@ -92,7 +67,7 @@ def transfer_sentences(run: RunFiles) -> list[str]:
     if gains:
         sentences.append(_immediate_effect(gains, pairs))
     for group in pairs:
-        rows = zip(group.members, group.mean, strict=True)
+        rows = zip(group.members, mean_of(predicted_transfer(group)), strict=True)
         helps = {name: float(np.nanmean(row)) for name, row in rows if not np.isnan(row).all()}
         if helps:
             most, least = max(helps, key=helps.__getitem__), min(helps, key=helps.__getitem__)
@@ -104,7 +79,7 @@ def transfer_sentences(run: RunFiles) -> list[str]:
     return sentences
 
 
-def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[MeasuredPairs]) -> str:
+def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[MemberEvents]) -> str:
     """Say whose loss the server's update lowered, and how a rise can agree with Δm."""
     most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
     better, of = sum(gain > 0 for gain in gains.values()), counted(len(gains), "client")
@@ -113,7 +88,7 @@ def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[MeasuredPairs]
     if least != most:
         how = "rose most" if gains[least] < 0 else "fell least"
         sentence += f", and {how} for {least} ({loss_change(gains[least])})"
-    givers = [best for group in pairs if (best := group.best_givers.get(most)) and best[1] > 0]
+    givers = [best for group in pairs if (best := best_givers(group).get(most)) and best[1] > 0]
     for giver, gain in givers[:1]:
         sentence += f". The update of {giver}, added as a whole, would help {most} most ({loss_change(gain)})"
     if better < len(gains):
@@ -134,10 +109,11 @@ def transfer_figures(run: RunFiles) -> list[Figure]:
     """Draw every client's gain, transfer between pairs as heat map and graph, and how pairs of updates relate."""
     gains = client_gains(run)
     figures = [_gain_bars(gains, " ".join([HOW_TO_READ, *transfer_sentences(run)]))] if gains else []
-    for pairs in list_pairs(run):
-        if not np.isnan(pairs.mean).all():
-            figures += [_heat_map(pairs), _graph(pairs)]
-        figures.append(_points(pairs))
+    for group in list_pairs(run):
+        transfer = predicted_transfer(group)
+        if not np.isnan(transfer).all():
+            figures += [_heat_map(group, transfer), _graph(group)]
+        figures.append(_points(group, transfer))
     return figures
 
 
@@ -161,20 +137,20 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], note: str, most: int = 
     return Figure("transfer-gains", "Effect of the server's update", note, [trace], layout, wide=True)
 
 
-def _heat_map(pairs: MeasuredPairs) -> Figure:
+def _heat_map(group: MemberEvents, transfer: Sequence[Array]) -> Figure:
     """Draw the transfer between all pairs: by round, and the mean."""
-    count = len(pairs.members)
-    shown = thin(len(pairs.rounds), count**2)
-    states = [*(pairs.transfer[i] for i in shown), pairs.mean]
+    count = len(group.members)
+    shown = thin(len(transfer), count**2)
+    states = [*(transfer[i] for i in shown), mean_of(transfer)]
     reach = _reach(states)
     look: dict[str, Any] = {"zmin": -reach, "zmax": reach, "autocolorscale": False, "colorscale": SCALE}
     look |= {"hovertemplate": "%{y} → %{x}: %{z:+.2f}%<extra></extra>", "colorbar": {"thickness": 12, "title": "%"}}
     if count <= MAX_LABELLED:
         look["texttemplate"] = "%{z:+.1f}"
-    look["sliders"] = [Slider.of_rounds([*(pairs.rounds[i] for i in shown), "mean"])]
+    look["sliders"] = [Slider.of_rounds([*(group.rounds[i] for i in shown), "mean"])]
     note = "Decrease (%) in the column's loss if the row's update were added to its encoder as a whole."
     title = "Predicted transfer (row → column)"
-    figure = heat_map(f"transfer{pairs.mark}", title, note, states, pairs.members, **look)
+    figure = heat_map(f"transfer{group.mark}", title, note, states, group.members, **look)
     if count > MAX_LABELLED:
         figure.layout["height"] = 200 + max(360, 12 * min(count, 80))
         figure.layout["xaxis"] |= {"tickangle": -90, "tickfont": {"size": 9}}
@@ -186,9 +162,9 @@ def _reach(values: Sequence[Array]) -> float:
     return max(float(np.nanquantile(np.abs(values), 0.98)), 1e-6)
 
 
-def _graph(pairs: MeasuredPairs, most: int = 60) -> Figure:
+def _graph(group: MemberEvents, most: int = 60) -> Figure:
     """Draw an arrow to each client, on the right, from the one whose update would help it most, on the left."""
-    best = {name: giver for name, giver in pairs.best_givers.items() if giver[1] > 0}
+    best = {name: giver for name, giver in best_givers(group).items() if giver[1] > 0}
     strongest_first = sorted(best, key=lambda name: best[name][1], reverse=True)[:most]
     givers = list(dict.fromkeys(best[name][0] for name in strongest_first))
     receivers = sorted(strongest_first, key=lambda name: givers.index(best[name][0]))  # so that few arrows cross
@@ -203,19 +179,19 @@ def _graph(pairs: MeasuredPairs, most: int = 60) -> Figure:
         {**look, "ay": left[best[name][0]], "y": right[name], "arrowwidth": 1 + 3 * best[name][1] / strongest}
         for name in receivers
     ]
-    hidden, room = {"visible": False, "fixedrange": True}, min(24 + 7 * max(map(len, pairs.members)), 180)
+    hidden, room = {"visible": False, "fixedrange": True}, min(24 + 7 * max(map(len, group.members)), 180)
     layout = {"xaxis": {**hidden, "range": [0, 1]}, "yaxis": {**hidden, "range": [1, 0]}, "showlegend": False}
     layout |= {"annotations": arrows, "height": max(300, 60 + 24 * len(receivers))}
     layout |= {"margin": {"l": room, "r": room, "t": 10, "b": 10}}
     note = (
         "Left: the client whose update would help the client on the right most, on average over the measured rounds. "
         "Thicker arrows help more. "
-        f"No update would help {len(pairs.members) - len(best)} of {counted(len(pairs.members), 'client')}."
+        f"No update would help {len(group.members) - len(best)} of {counted(len(group.members), 'client')}."
     )
     if len(best) > most:
         note += f" Shown: the {most} strongest of {len(best)} arrows."
     traces = [_names(0, left, left_hover, "middle left"), _names(1, right, right_hover, "middle right")]
-    return Figure(f"giving{pairs.mark}", "Best donor for each client", note, traces, layout, wide=True)
+    return Figure(f"giving{group.mark}", "Best donor for each client", note, traces, layout, wide=True)
 
 
 def _names(x: float, at: Mapping[str, float], hover_texts: list[str], position: str) -> dict[str, Any]:
@@ -226,23 +202,23 @@ def _names(x: float, at: Mapping[str, float], hover_texts: list[str], position: 
     return {"type": "scatter", "mode": "markers+text", **points, **text, **hover}
 
 
-def _points(pairs: MeasuredPairs) -> Figure:
+def _points(group: MemberEvents, transfer: Sequence[Array]) -> Figure:
     """Draw every pair by the cosine and the magnitude similarity of its updates, coloured by its transfer if known."""
-    one, other = np.triu_indices(len(pairs.members), 1)
+    one, other = np.triu_indices(len(group.members), 1)
     some = thin(len(one), most=4_000)
     one, other = one[some], other[some]
-    shown = thin(len(pairs.rounds), 3 * len(some))
-    transfer = [(pairs.transfer[i][one, other] + pairs.transfer[i][other, one]) / 2 for i in shown]
-    changes = [
-        {"x": [pairs.cosine[i][one, other].tolist()], "y": [pairs.magnitude[i][one, other].tolist()]} for i in shown
-    ]
+    shown = thin(len(transfer), 3 * len(some))
+    both = [(transfer[i][one, other] + transfer[i][other, one]) / 2 for i in shown]
+    products = group.matrices(lambda event: event["products"])
+    measures = [(cosines(products[i], "rows"), magnitude_similarity(products[i])) for i in shown]
+    changes = [{"x": [cosine[one, other].tolist()], "y": [size[one, other].tolist()]} for cosine, size in measures]
     marker: dict[str, Any] = {"size": 9, "color": GREY, "line": {"width": 1, "color": GREY}}
-    if not np.isnan(transfer).all():
-        scale = _reach(transfer)
-        marker |= {"color": transfer[-1].tolist(), "colorscale": SCALE, "cmin": -scale, "cmax": scale}
+    if not np.isnan(both).all():
+        scale = _reach(both)
+        marker |= {"color": both[-1].tolist(), "colorscale": SCALE, "cmin": -scale, "cmax": scale}
         marker |= {"colorbar": {"thickness": 12, "title": "%"}}
-        changes = [{**change, "marker.color": [z.tolist()]} for change, z in zip(changes, transfer, strict=True)]
-    text = [f"{pairs.members[i]} and {pairs.members[j]}" for i, j in zip(one, other, strict=True)]
+        changes = [{**change, "marker.color": [z.tolist()]} for change, z in zip(changes, both, strict=True)]
+    text = [f"{group.members[i]} and {group.members[j]}" for i, j in zip(one, other, strict=True)]
     hover = "%{text}<br>cosine %{x:.3f}, magnitude similarity %{y:.3f}<extra></extra>"
     last = {axis: changes[-1][axis][0] for axis in "xy"}
     trace = {"type": "scatter", "mode": "markers", **last, "text": text, "hovertemplate": hover, "marker": marker}
@@ -255,6 +231,6 @@ def _points(pairs: MeasuredPairs) -> Figure:
         "Top: updates of equal size. Bottom: one update is far smaller and hardly counts. "
         "Colour: how much they would help each other on average."
     )
-    slider = Slider.of_rounds([pairs.rounds[i] for i in shown])
+    slider = Slider.of_rounds([group.rounds[i] for i in shown])
     title = "Update similarity by pair"
-    return Figure(f"pairs{pairs.mark}", title, note, [trace], layout, True, [slider], changes)
+    return Figure(f"pairs{group.mark}", title, note, [trace], layout, True, [slider], changes)

@@ -1,9 +1,12 @@
 """A page that shows one run or several, in one HTML file that needs nothing else, and its building blocks."""
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
+from math import isfinite
+from typing import Any
 
 from PIL import Image
 
@@ -130,6 +133,19 @@ class Section:
         """The colours that its figures use; a figure with its own names needs none."""
         used = {trace.get("meta") for figure in self.figures for trace in figure.data}
         return {label: colour for label, colour in self.colours.items() if label in used}
+
+
+def fill(template: str, **values: Any) -> str:
+    """Fill one of the templates, in which texts are escaped."""
+    from jinja2 import Environment, PackageLoader  # which few commands need
+    from markupsafe import Markup, escape
+
+    loader = PackageLoader("fedhca2.reports.page")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["code"] = lambda text: Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    environment.filters |= {"px": "{:.1f}".format, "whole": "{:.0f}".format}
+    environment.tests["finite"] = isfinite
+    return environment.get_template(template).render(values)
 
 
 def address(image: Image.Image, widest: int = 256, *, photograph: bool = False) -> str:

@@ -83,8 +83,10 @@ def _gallery(run: RunFiles, client: str, task: Task, columns: Mapping[str, tuple
     scores = {label: image_scores(task, own, labels, names) for label, own in maps.items()}
     images, rows = rank_images(task, scores[next(reversed(scores))]), []
     for word, i in images.items():
-        ends = _ends(task, labels[i])
-        range_text = f"{ends[0]:.1f} to {ends[1]:.1f} {task.unit}" if ends else ""
+        known, ends, range_text = labels[i][task.known(torch.from_numpy(labels[i]).float()).numpy()], None, ""
+        if _is_measured(task) and known.size:
+            ends = float(known.min()), float(known.max())
+            range_text = f"{ends[0]:.1f} to {ends[1]:.1f} {task.unit}"
         pictures = [Picture(address(to_image(samples["image"][i]), photograph=True))]
         pictures.append(_draw(task, labels[i], names, range_text, ends, label=True))
         pictures += [_draw(task, own[i], names, _score(task, scores[label][i]), ends) for label, own in maps.items()]
@@ -171,14 +173,6 @@ def _is_measured(task: Task) -> bool:
     """Whether it has maps of measured values, whose range only their labels have."""
     unbounded = task.label_range(LabelSpace(classes=1))[1] == inf
     return task.output == "map" and bool(task.unit) and unbounded and task.label_channels == 1
-
-
-def _ends(task: Task, label: Array) -> Ends | None:
-    """The least and the greatest value of a label of measured values."""
-    if not _is_measured(task):
-        return None
-    values = label[task.known(torch.from_numpy(label).float()).numpy()]
-    return (float(values.min()), float(values.max())) if values.size else None
 
 
 def colour_key(task: Task, maps: Sequence[Array], names: Sequence[str]) -> Key:

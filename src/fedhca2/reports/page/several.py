@@ -1,11 +1,11 @@
 """The page of several runs: which method is better, by how much, on which clients, and at which cost."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import isfinite
 
-from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, Column, Comparison, SeedScores, gather, with_trivial
+from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, Column, Comparison, gather, with_trivial
 from fedhca2.reports.drawings import RANKS_TITLE, draw_ranks, ranking_note, ranking_of
 from fedhca2.reports.figures import COLOURS, GREY, Figure, conflict, curves, gain_axes, gain_bars, round_axes
 from fedhca2.reports.figures.curves import Series
@@ -38,7 +38,7 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
         results.append(Drawing(RANKS_TITLE, draw_ranks(ranking), ranking_note(ranking)))
     sections = [
         Section("Results", results, colours),
-        Section("Training", _curves(rows, colours) or [ONE_EVALUATION], colours),
+        Section("Training", list(_curves(rows, colours)) or [ONE_EVALUATION], colours),
         Section("Predictions", comparison_galleries(firsts)),
         Section("Learned weights", *_of_each(firsts, curves.weight_figures)),
         Section("Update similarity", *_of_each(firsts, conflict.conflict_figures)),
@@ -55,11 +55,12 @@ def comparison_answer(comparison: Comparison, runs: Variants) -> AnswerBlock:
     if not finite:
         sentence = "Δm is unknown: a local score is 0, or no run of `local` has the same settings and seeds."
         return AnswerBlock("Δm", UNKNOWN, [tables.MEANING], [sentence, *tables.unclear_scores(runs)], ())
-    ranked = dict(sorted(finite.items(), key=lambda pair: -pair[1].mean))
-    first, *rest = [
-        Tile(f"Δm of {method}", f"{entry.mean:+.2f}%", _over_seeds(entry), tables.mark_of(entry.mean))
-        for method, entry in ranked.items()
-    ]
+    tiles, ranked = [], dict(sorted(finite.items(), key=lambda pair: -pair[1].mean))
+    for method, entry in ranked.items():
+        several = f"± {entry.deviation or 0.0:.2f} (SD over {len(entry.values)} seeds)."
+        spread = "One seed, no error bar." if entry.deviation is None else several
+        tiles.append(Tile(f"Δm of {method}", f"{entry.mean:+.2f}%", spread, tables.mark_of(entry.mean)))
+    first, *rest = tiles
     best = next(iter(ranked))
     sentence = f"{best} gains most over local training"
     if comparison.p_values.get(best) is not None and not comparison.is_beyond_chance(best, DELTA_M):
@@ -67,12 +68,6 @@ def comparison_answer(comparison: Comparison, runs: Variants) -> AnswerBlock:
     sentences = [f"{sentence}.", *tables.unclear_scores(runs)]
     tiles = [*rest[:4], *tables.cost_tiles(runs[best][0])]
     return AnswerBlock(first.name, first.fact, [tables.MEANING, first.detail], sentences, tiles, first.mark)
-
-
-def _over_seeds(entry: SeedScores) -> str:
-    if entry.deviation is None:
-        return "One seed, no error bar."
-    return f"± {entry.deviation:.2f} (SD over {len(entry.values)} seeds)."
 
 
 def results_table(comparison: Comparison, colours: Mapping[str, str]) -> Table:
@@ -158,38 +153,27 @@ def _gains_by_column(
     return Figure("gains", "Who gained", note, traces, layout, wide=True)
 
 
-def _curves(rows: Variants, colours: Mapping[str, str]) -> list[Block]:
-    """Draw the scores of every method by client, or by group of many clients: means and ranges over seeds."""
-    first = next(iter(rows.values()))[0]
-    figures = [
-        _curve(rows, colours, clients, task, (f"metric-{number}-{task}", f"{label}: {first.task_set[task].title}"))
-        for number, (label, clients) in enumerate(group_clients(first).groups.items())
-        for task in dict.fromkeys(task for client in clients for task in first.tasks.get(client, ()))
-    ]
-    return [figure for figure in figures if figure]
-
-
-def _curve(
-    rows: Variants, colours: Mapping[str, str], clients: Sequence[str], task: str, about: tuple[str, str]
-) -> Figure | None:
-    """Draw the mean score of some clients in a task, by method; None if it was measured once."""
-    first = next(iter(rows.values()))[0]
-    if (main := curves.last_score(first, task)) is None:
-        return None
-    traces, means = [], {}
-    for method, runs in rows.items():
-        by_run = [curves.task_series(run.of("metric"), task, main.metric) for run in runs]
-        seeds = [mean_series([own[client] for client in clients if client in own]) for own in by_run]
-        rounds = sorted({round for one in seeds for round in one})
-        traces += curves.draw_series(method, colours[method], seeds, rounds, band="seeds")
-        means[method] = mean_series(seeds)
-    if max((len(trace["x"]) for trace in traces), default=0) < 2:
-        return None
-    most = max(len(runs) for runs in rows.values())
-    note = f"Mean of up to {most} seeds; band: lowest to highest." if most > 1 else ""
-    local = next((means[method] for method, runs in rows.items() if runs[0].method == LOCAL), None)
-    note += f" {matching_rounds(means, local, main.higher_is_better)}" if local else ""
-    return Figure(*about, note.strip(), traces, round_axes(first.rounds, curves.score_axis(main), traces))
+def _curves(rows: Variants, colours: Mapping[str, str]) -> Iterator[Figure]:
+    """Draw the mean score of every method by client, or by group of many clients, in tasks measured more than once."""
+    first, most = next(iter(rows.values()))[0], max(map(len, rows.values()))
+    seeds_note = f"Mean of up to {most} seeds; band: lowest to highest." if most > 1 else ""
+    for number, (label, clients) in enumerate(group_clients(first).groups.items()):
+        for task in dict.fromkeys(task for client in clients for task in first.tasks.get(client, ())):
+            if (main := curves.last_score(first, task)) is None:
+                continue
+            traces, means = [], {}
+            for method, runs in rows.items():
+                by_run = [curves.task_series(run.of("metric"), task, main.metric) for run in runs]
+                seeds = [mean_series([own[client] for client in clients if client in own]) for own in by_run]
+                rounds = sorted({round for one in seeds for round in one})
+                traces += curves.draw_series(method, colours[method], seeds, rounds, band="seeds")
+                means[method] = mean_series(seeds)
+            if max((len(trace["x"]) for trace in traces), default=0) < 2:
+                continue
+            local = next((means[method] for method, runs in rows.items() if runs[0].method == LOCAL), None)
+            note = f"{seeds_note} {matching_rounds(means, local, main.higher_is_better) if local else ''}".strip()
+            axes = round_axes(first.rounds, curves.score_axis(main), traces)
+            yield Figure(f"metric-{number}-{task}", f"{label}: {first.task_set[task].title}", note, traces, axes)
 
 
 def matching_rounds(means: Mapping[str, Series], local: Series, higher: bool) -> str:

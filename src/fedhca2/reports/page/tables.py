@@ -20,6 +20,7 @@ from fedhca2.reports.tables import (
     scores_by_kind,
     text_of,
 )
+from fedhca2.reports.variants import PARTS
 from fedhca2.run_folder.folder import EVENTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores, TaskScore, task_scores
@@ -28,7 +29,6 @@ from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, metric_tit
 GAIN = "gain over local training (%)"
 MEANING = f"Δm: {DELTA_M_MEANS}."
 TRIVIAL_MEANS = "Trivial: the largest class, or the mean, of the training labels as the answer to every input."
-PARTS = ("encoder", "decoder", "head")
 
 
 def finite_gains(run: RunFiles) -> list[TaskScore]:
@@ -80,7 +80,12 @@ def _answer(run: RunFiles) -> AnswerBlock:
         sentence = f"The run is not finished. {len(run.of('round'))} of {counted(run.rounds, 'round')} done."
         return AnswerBlock("Δm", UNKNOWN, (), [sentence], ())
     result, number, mark = run.outcome, UNKNOWN, ""
-    tiles, sentences = [*_end_tiles(run), *cost_tiles(run)], [UNKNOWN_GAIN]
+    ranked = sorted(finite_gains(run), key=lambda one: one.gain)
+    tiles = [
+        Tile(word, gain_text(one.gain), f"{_name(run, one)}: {_score_texts(run, one)}", mark_of(one.gain))
+        for word, one in ((("Best", ranked[-1]), ("Worst", ranked[0])) if len(ranked) > 1 else ())
+    ]
+    tiles, sentences = [*tiles, *cost_tiles(run)], [UNKNOWN_GAIN]
     if not result.baseline:
         sentences = ["No local baseline, so Δm is unknown. Rerun with `--set baseline=true`."]
     elif result.delta_m is not None and isfinite(result.delta_m):
@@ -107,15 +112,6 @@ def unclear_scores(rows: Mapping[str, Sequence[RunFiles]]) -> list[str]:
         text += f" ({', '.join(unclear)})" if len(runs) == 1 and len(unclear) <= 6 else ""
         counts += [text] * bool(unclear)
     return [f"Not clearly better than a trivial answer, the same for every input: {', '.join(counts)}."][: len(counts)]
-
-
-def _end_tiles(run: RunFiles) -> list[Tile]:
-    ranked = sorted(finite_gains(run), key=lambda one: one.gain)
-    ends = (("Best", ranked[-1]), ("Worst", ranked[0])) if len(ranked) > 1 else ()
-    return [
-        Tile(word, gain_text(one.gain), f"{_name(run, one)}: {_score_texts(run, one)}", mark_of(one.gain))
-        for word, one in ends
-    ]
 
 
 def cost_tiles(run: RunFiles) -> list[Tile]:
@@ -225,7 +221,7 @@ def result_table(run: RunFiles) -> Table:
         text, mark = (text_of(one.ours), "") if one.ours.is_clear else (f"{text_of(one.ours)} †", "worse")
         row.append(Cell(text, mark, one.ours.value))
         if baseline:
-            row.append(gain_cell(one.gain) if one.alone else Cell(UNKNOWN))
+            row.append(gain_cell(one.gain))
         rows.append(row)
     floors = ["trivial"] * has_floor
     columns = ["client", "metric", *floors, *(["local", run.method, "gain"] if baseline else [run.method])]
@@ -302,11 +298,9 @@ def reasons_tables(run: RunFiles) -> list[Table]:
 
 def privacy_table(run: RunFiles) -> list[Table]:
     """List the cost of every client's noised updates; empty without noise."""
-    spent = run.outcome.privacy if run.finished else None
+    rows, spent = [], run.outcome.privacy if run.finished else None
     if not spent:
         return []
-
-    rows = []
     for client, cost in spent["clients"].items():
         row = [Cell(client), Cell(str(cost["updates"]), value=cost["updates"])]
         for value in (cost["epsilon"], cost["dp_accounting"]):

@@ -1,18 +1,15 @@
 """The page of one run, or of several to compare: its sections, and the HTML file."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader
-from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from fedhca2.errors import UserError
 from fedhca2.reports.figures import conflict, curves, groups, mixing, transfer
-from fedhca2.reports.page import ONE_EVALUATION, Block, Section, Text, predictions, tables
+from fedhca2.reports.page import ONE_EVALUATION, Block, Section, Text, fill, predictions, tables
 from fedhca2.reports.page.several import several_sections
 from fedhca2.run_folder.folder import CONFIG
 from fedhca2.run_folder.reader import RunFiles
@@ -48,13 +45,9 @@ def render(title: str, sections: Sequence[Section]) -> str:
     if len(by_id) < len(figures):
         ids = [figure.id for figure in figures]
         raise ValueError(f"figures: expected each id once, got {', '.join(id for id in by_id if ids.count(id) > 1)}")
-    loader = PackageLoader("fedhca2.reports.page")
-    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["code"] = lambda text: Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
     data = json.dumps(by_id, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    return environment.get_template("page.html").render(
-        title=title, sections=sections, figures=data, plotly=get_plotlyjs(), version=__version__
-    )
+    plotly = {"plotly": get_plotlyjs(), "figures": data}
+    return fill("page.html", title=title, sections=sections, version=__version__, **plotly)
 
 
 def single_sections(run: RunFiles) -> list[Section]:
