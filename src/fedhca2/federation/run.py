@@ -245,7 +245,8 @@ class _Run:
         fleet.gather()
         watcher.started(self.experiment, fleet.shards)
         events.watcher = watcher
-        events.follow(fleet, checkpoint.clients if checkpoint else (), "test" if self.experiment.tested else "val")
+        known, final = checkpoint.clients if checkpoint else (), "test" if self.experiment.tested else "val"
+        events.follow(fleet.profiles, fleet.traffic, known, final)
         fleet.warm_up()
         if fleet.checkpoint_first:
             self._commit(Progress())
