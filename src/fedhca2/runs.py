@@ -27,11 +27,11 @@ from fedhca2.reports.comparison import Comparison
 from fedhca2.reports.console import ParallelConsole, watch_here
 from fedhca2.reports.layouts import write_comparison
 from fedhca2.reports.page.tables import result_table
-from fedhca2.run_folder.baseline import check_same, read_baseline
 from fedhca2.run_folder.folder import PAGE, comparison_folder, default_folder
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import SlotKey
 from fedhca2.run_folder.result import Result, Scored, task_scores
+from fedhca2.run_folder.writer import check_same, read_baseline
 
 Place = str | Path
 EngineName = Literal["in-process", "flower-local", "flower-ray"]

@@ -10,10 +10,9 @@ from fedhca2.experiment import Experiment
 from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.imports import allow_code
-from fedhca2.run_folder.baseline import FREE, check_same
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher
-from fedhca2.run_folder.writer import join_baseline
+from fedhca2.run_folder.writer import FREE, check_same, join_baseline
 
 LOCAL = "local"
 

@@ -12,9 +12,15 @@ from torch.testing import assert_close
 from fedhca2.errors import UserError
 from fedhca2.messages import Addend, Delivery
 from fedhca2.params import Slot
-from fedhca2.run_folder.checkpoints import Checkpoints, progress_as_state, progress_from_state
 from fedhca2.run_folder.folder import lock_folder
-from fedhca2.run_folder.records import Progress, ServerState, SlotKey
+from fedhca2.run_folder.records import (
+    Checkpoints,
+    Progress,
+    ServerState,
+    SlotKey,
+    progress_as_state,
+    progress_from_state,
+)
 from full_disk import files_of_at_most
 from small_run import small
 

@@ -6,10 +6,9 @@ import pytest
 from command import parse_strictly, printed
 from fedhca2.reports.comparison import gather
 from fedhca2.reports.layouts import to_latex, to_markdown
-from fedhca2.run_folder.baseline import read_baseline
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline
-from fedhca2.run_folder.writer import RunFolder
+from fedhca2.run_folder.writer import RunFolder, read_baseline
 from fedhca2.tasks import TASKS
 from made_run import made_run
 from small_run import run_small, small
