@@ -109,14 +109,11 @@ def sweep_rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]
 
 def _local_rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]:
     """The folder of the Local row that every variant is compared with."""
-    local = {name: _settings_of_local(variant) for name, variant in variants.items()}
+    settings = {name: variant.to_dict() for name, variant in variants.items()}
+    local = {name: repr({key: each[key] for key in each if key not in FREE}) for name, each in settings.items()}
     first_names = {key: name for name, key in reversed(local.items())}
     names = {name: LOCAL if len(first_names) == 1 else f"{LOCAL} {first_names[key]}" for name, key in local.items()}
     return {name: run_folder_of(out, own, 0).parent for name, own in names.items()}
-
-
-def _settings_of_local(experiment: Experiment) -> str:
-    return repr({key: value for key, value in experiment.to_dict().items() if key not in FREE})
 
 
 def run_folder_of(out: Path, method: str, seed: int) -> Path:
@@ -129,20 +126,15 @@ def run_folder_of(out: Path, method: str, seed: int) -> Path:
 
 
 def run_all(runs: Sequence[ComparisonRun], watcher: Watcher) -> Iterator[ComparisonRun]:
-    """Run what is not finished, one after the other; yields each run when it is done."""
+    """Run what is not finished, or continue it, one after the other; yields each run when it is done."""
     for run in runs:
         try:
-            run_one(run, watcher)
+            if not run.finished:
+                run_or_resume(run.experiment, run.folder, watcher=watcher)
         except Interrupted as interrupted:
             raise ComparisonStopped(interrupted.signal) from None
         join_baselines(runs)
         yield run
-
-
-def run_one(run: ComparisonRun, watcher: Watcher) -> None:
-    """Carry out an unfinished run, continuing where it was interrupted."""
-    if not run.finished:
-        run_or_resume(run.experiment, run.folder, watcher=watcher)
 
 
 def join_baselines(runs: Sequence[ComparisonRun]) -> None:
