@@ -18,7 +18,7 @@ from fedhca2.run_folder import folder
 from fedhca2.run_folder.event_log import Event, read_events, read_matrices
 from fedhca2.run_folder.files import Array as Array
 from fedhca2.run_folder.files import mapping, read_arrays, read_json
-from fedhca2.run_folder.result import Result, Scores, overall_gain
+from fedhca2.run_folder.result import Result, Scores
 from fedhca2.run_folder.schema import CONFIG_HEAD, TASK_FACTS, check_event, check_scores, task_from, validate
 from fedhca2.tasks import TASKS, TaskSet
 from fedhca2.tasks.built_in import DeclaredTask, make_task_set
@@ -99,15 +99,9 @@ class RunFiles:
     @cached_property
     def result(self) -> Result | None:
         """The outcome of the run; None before its end."""
-        recorded = self.recorded_result
-        if recorded is None:
-            return None
-        check_scores(recorded, self.task_set, str(self.path / folder.RESULT))
-        if "delta_m_by_client" in recorded.model_fields_set:
-            return recorded
-        gain = overall_gain(recorded.clients, recorded.baseline or {}, self.task_set, self._kinds(recorded.clients))
-        # `delta_m` of an older file is that by client.
-        return recorded.model_copy(update={"delta_m": gain, "delta_m_by_client": recorded.delta_m})
+        if self.recorded_result is not None:
+            check_scores(self.recorded_result, self.task_set, str(self.path / folder.RESULT))
+        return self.recorded_result
 
     @property
     def outcome(self) -> Result:
@@ -221,7 +215,7 @@ class RunFiles:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The kind of every client: its data set and tasks."""
-        return self._kinds(self.tasks)
+        return {client: client_kind(self.dataset(client), names) for client, names in self.tasks.items()}
 
     @property
     def several_of_a_kind(self) -> bool:
@@ -238,9 +232,6 @@ class RunFiles:
             return reported
         entries = validate(list[ClientEntry], self.config.get("clients", []), f"{self.config_file}: clients")
         return {name: entry.data for entry in entries for name in entry.named}
-
-    def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
-        return {client: client_kind(self.dataset(client), names) for client, names in tasks.items()}
 
     @cached_property
     def baseline(self) -> "RunFiles":

@@ -39,18 +39,6 @@ def test_a_broken_line_or_result_is_an_error(tmp_path):
         _ = RunFiles.open(tmp_path).result
 
 
-@pytest.mark.parametrize(
-    ("gains", "found"),
-    [
-        ({"delta_m": 20.0}, (pytest.approx(5), 20)),  # a mean over five pairs: +100 % once, and 0 % four times
-        ({"delta_m": 1.0, "delta_m_by_client": 2.0}, (1, 2)),
-    ],
-)
-def test_runs_with_one_gain_or_both_are_read(tmp_path, gains, found):
-    run = with_twin(made_run(tmp_path), **gains)
-    assert (run.result.delta_m, run.result.delta_m_by_client) == found
-
-
 def test_clients_of_a_kind_have_the_same_data_and_tasks(tmp_path):
     kinds = with_twin(made_run(tmp_path), delta_m=None).kinds
     assert (kinds["road"] == kinds["road-2"], len(set(kinds.values()))) == (True, 3)
