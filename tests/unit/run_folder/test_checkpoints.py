@@ -12,7 +12,6 @@ from torch.testing import assert_close
 from fedhca2.errors import UserError
 from fedhca2.messages import Addend, Delivery
 from fedhca2.params import Slot
-from fedhca2.run_folder.folder import lock_folder
 from fedhca2.run_folder.records import (
     Checkpoints,
     Progress,
@@ -140,11 +139,3 @@ def test_a_checkpoint_that_cannot_be_written_loses_no_earlier_one(tmp_path, fail
         checkpoints.save(progress(2), nobody, EXPERIMENT, NOTES)
     assert checkpoints.latest().progress.state.round == 1
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["round-000001"]
-
-
-def test_a_second_process_on_a_folder_is_refused_until_the_first_releases_it(tmp_path):
-    first = lock_folder(tmp_path)
-    with pytest.raises(UserError, match="in use by another"):
-        lock_folder(tmp_path)
-    first.release()
-    lock_folder(tmp_path).release()

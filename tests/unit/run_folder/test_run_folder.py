@@ -1,10 +1,14 @@
+import ast
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from test_checkpoints import nobody
 
+import fedhca2
+from fedhca2.run_folder import folder as names
 from fedhca2.run_folder.records import Progress, ServerState
 from fedhca2.run_folder.writer import RunFolder
 from fedhca2.whole_files import ORDINARY, private_folder, put_in_place, write_whole
@@ -87,3 +91,22 @@ def test_leftovers_are_removed_when_a_run_is_resumed(run):
     folder.close()
     assert [file for file in left if file.exists()] == matrices[:1]
     assert not folder.states.exists()
+
+
+PACKAGE = Path(fedhca2.__file__).parent
+ENDINGS = (".json", ".jsonl", ".yaml")
+NAMES = {value for value in vars(names).values() if isinstance(value, str) and value.endswith(ENDINGS)}
+
+
+def spelled(path):
+    """The names in the texts of a module, except docstrings and other standalone ones."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in alone]
+    return {name for name in NAMES if any(name in text for text in texts if isinstance(text, str))}
+
+
+def test_files_are_named_in_one_package():
+    others = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "run_folder"]
+    assert {path.name: found for path in others if (found := spelled(path))} == {}
+    assert spelled(PACKAGE / "run_folder" / "folder.py") == NAMES != set()
