@@ -57,12 +57,6 @@ def test_an_experiment_is_immutable():
     assert experiment.replace(rounds=5).rounds == 5
 
 
-@pytest.mark.slow
-def test_a_run_that_has_ended_goes_on_for_more_rounds(tmp_path):
-    fedhca2.run(small(rounds=1), tmp_path / "run", quiet=True)
-    assert fedhca2.resume(tmp_path / "run", ["rounds=2"], quiet=True).result.rounds == 2
-
-
 def test_scores_are_records_with_the_gain_over_training_alone(made):
     depth = next(record for record in made.scores() if record["task"] == "depth")
     assert (depth["client"], depth["metric"], depth["unit"]) == ("home", "rmse", "m")
@@ -112,7 +106,7 @@ def test_a_finished_run_is_opened_again_and_another_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_side_by_side_and_scores_that_are_measured_again_are_the_same(tmp_path):
+def test_runs_side_by_side_and_scores_that_are_measured_again_are_the_same_and_a_run_goes_on(tmp_path):
     model = {"encoder": {"name": "swin_micro"}, "decoder_width": 8}  # which other processes know
     experiment = small(rounds=1, model=model)
     together = fedhca2.compare(experiment, "fedavg", tmp_path / "one", quiet=True)
@@ -121,6 +115,8 @@ def test_runs_side_by_side_and_scores_that_are_measured_again_are_the_same(tmp_p
     assert apart.table().to_csv() == together.table().to_csv()
     run = Run.open(tmp_path / "one" / "fedavg" / "seed-0")
     assert run.evaluate().clients == run.result.clients
+    alone = fedhca2.run(experiment, tmp_path / "alone", quiet=True)
+    assert fedhca2.resume(alone.folder, ["rounds=2"], quiet=True).result.rounds == 2
 
 
 def test_objects_cannot_be_handed_to_other_processes(tmp_path):

@@ -1,7 +1,7 @@
 """Reading a run from its files."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ class RunFiles:
     """A run's folder, finished or not."""
 
     path: Path
+    _by_kind: dict[str, list[Event]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFiles":
@@ -141,10 +142,6 @@ class RunFiles:
             events = self._check_tasks(read_events(self.events_file, kind))
             self._by_kind[kind] = [read_matrices(self.path, event) for event in events]
         return self._by_kind[kind]
-
-    @cached_property
-    def _by_kind(self) -> dict[str, list[Event]]:
-        return {}
 
     def _check_tasks(self, events: Iterable[Event], path: Path | None = None) -> list[Event]:
         """The same events; raises UserError if one is about a task that the config does not declare."""

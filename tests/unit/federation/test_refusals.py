@@ -65,6 +65,10 @@ def exchanged(run):
     shutil.copy(folder / "client-road.safetensors", folder / "client-shop.safetensors")
 
 
+def lost_events(run):
+    (run / "metrics.jsonl").write_text("")
+
+
 def nothing(run): ...
 
 
@@ -94,12 +98,7 @@ REFUSED = {
     "a damaged server": ("stopped", cut(SERVER), [], "server.safetensors"),
     "a damaged client": ("stopped", cut(CLIENT), [], "client-road.safetensors"),
     "an exchanged client": ("stopped", exchanged, [], "belongs to another checkpoint"),
-    "lost events": (
-        "stopped",
-        lambda run: (run / "metrics.jsonl").write_text(""),
-        [],
-        "metrics.jsonl: expected at least",
-    ),
+    "lost events": ("stopped", lost_events, [], "metrics.jsonl: expected at least"),
     "a damaged baseline": ("stopped", cut(f"baseline/{CLIENT}"), ["rounds=4"], "client-road.safetensors"),
     "a damaged server of the baseline": ("stopped", cut(f"baseline/{SERVER}"), ["rounds=4"], "server.safetensors"),
     "a damaged client before a baseline": ("stopped", cut(CLIENT), ["rounds=4"], "client-road.safetensors"),

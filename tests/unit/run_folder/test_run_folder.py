@@ -11,10 +11,10 @@ import fedhca2
 from fedhca2.run_folder import folder as names
 from fedhca2.run_folder.records import Progress, ServerState
 from fedhca2.run_folder.writer import RunFolder
-from fedhca2.whole_files import ORDINARY, private_folder, put_in_place, write_whole
+from fedhca2.whole_files import ORDINARY, PRIVATE, private_folder, put_in_place, write_whole
 from small_run import small
 
-PRIVATE = {"checkpoints", "models", "samples"}
+OWNERS = {"checkpoints", "models", "samples"}
 
 
 @pytest.fixture(autouse=True)
@@ -43,26 +43,22 @@ def run(tmp_path):
 
 
 def test_what_holds_clients_models_and_images_is_its_owners_alone(run):
-    found = {name: mode for name, mode in modes(run).items() if name.split("/")[0] in PRIVATE}
+    found = {name: mode for name, mode in modes(run).items() if name.split("/")[0] in OWNERS}
     assert len(found) == 7
     assert all(mode == (0o700 if (run / name).is_dir() else 0o600) for name, mode in found.items()), found
 
 
 def test_the_record_of_a_run_obeys_the_umask(run):
-    found = {name: mode for name, mode in modes(run).items() if name.split("/")[0] not in PRIVATE}
+    found = {name: mode for name, mode in modes(run).items() if name.split("/")[0] not in OWNERS}
     assert found == dict.fromkeys([".lock", "config.yaml", "metrics.jsonl", "partition.json", "result.json"], 0o666)
 
 
-def test_a_private_file_replaces_a_public_one(tmp_path):
+@pytest.mark.parametrize(("mode", "found"), [(PRIVATE, 0o600), (ORDINARY, 0o640)])
+def test_a_private_file_replaces_a_public_one_and_an_ordinary_one_obeys_the_umask(tmp_path, mode, found):
     (tmp_path / "state").touch(mode=0o666)
-    write_whole(tmp_path / "state", b"secret")
-    assert modes(tmp_path) == {"state": 0o600}
-
-
-def test_an_ordinary_file_obeys_the_umask(tmp_path):
     os.umask(0o027)
-    write_whole(tmp_path / "config.yaml", b"", ORDINARY)
-    assert modes(tmp_path) == {"config.yaml": 0o640}
+    write_whole(tmp_path / "state", b"secret", mode)
+    assert modes(tmp_path) == {"state": found}
 
 
 def test_new_parents_of_a_private_folder_are_private(tmp_path):
