@@ -43,7 +43,7 @@ def run(
     early = (*engine.file_names, *BASELINE_FILES) if baseline else engine.file_names
     with closing(RunFolder.new(out, early)) as folder, _name_broken_files():
         extra = baseline_files(baseline, experiment) if baseline else {}
-        ready = _prepare(experiment, engine, folder, watcher, extra.get(BASELINE), extra)
+        ready = _prepare(experiment, engine, folder, watcher, extra)
         with ready.rounds(watcher) as train:
             outcome = train()
         return ready.conclude(outcome)
@@ -64,7 +64,7 @@ def resume(out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, override
     Everything is checked before anything changes: a folder that cannot be resumed stays unchanged.
     """
     with reopen(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _name_broken_files():
-        ready = _prepare(experiment.resolve(), engine, folder, watcher, RunFiles(out).recorded_baseline, {})
+        ready = _prepare(experiment.resolve(), engine, folder, watcher)
         with ready.rounds(watcher) as train:
             outcome = train()
         return ready.conclude(outcome)
@@ -104,21 +104,16 @@ def reopen(
 
 
 def _prepare(
-    experiment: Experiment,
-    engine: Engine,
-    folder: RunFolder,
-    watcher: Watcher,
-    scores: Scores | None,
-    extra_files: Mapping[str, Any],
+    experiment: Experiment, engine: Engine, folder: RunFolder, watcher: Watcher, extra_files: Mapping[str, Any] = {}
 ) -> "_Run":
     """Open the clients, train the baseline if the experiment asks for one, and rewind the folder.
 
-    :param scores: the baseline's scores, if they are known.
-    :param extra_files: plain data by file name, for the run's folder.
+    :param extra_files: what a new run stores of a baseline from another run.
     """
     with ExitStack() as stack:
         fleet = stack.enter_context(closing(engine.open(experiment, folder)))
         rewind = partial(folder.rewind, experiment, {**fleet.files, **extra_files})
+        scores = extra_files[BASELINE] if extra_files else RunFiles(folder.path).recorded_baseline
         if scores is None and experiment.baseline:
             scores = _train_baseline(experiment.with_method("local"), engine, fleet, folder.path, rewind, watcher)
         rewind()
