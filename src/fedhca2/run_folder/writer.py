@@ -222,12 +222,11 @@ def join_baseline(run: Path, baseline: Path) -> None:
     """Compare a finished run with a finished Local run: store its scores, and the gain over them in the result."""
     require_own_files(run)
     files = RunFiles.open(run)
-    experiment, clients = files.experiment(), files.outcome.clients
+    experiment, result = files.experiment(), files.outcome
     written = baseline_files(baseline, experiment)
     scores = written[folder.BASELINE]
-    gains = both_gains(clients, scores, experiment.task_set, experiment.kinds)
-    assert files.recorded_result is not None
-    written[folder.RESULT] = files.recorded_result.model_dump(exclude_unset=True) | {"baseline": scores, **gains}
+    gains = both_gains(result.clients, scores, experiment.task_set, experiment.kinds)
+    written[folder.RESULT] = result.model_dump(exclude_unset=True) | {"baseline": scores, **gains}
     lock = lock_folder(run)
     try:
         for name, values in written.items():
