@@ -42,7 +42,7 @@ def run(
     experiment = experiment.resolve()
     early = (*engine.file_names, *BASELINE_FILES) if baseline else engine.file_names
     with closing(RunFolder.new(out, early)) as folder, _name_broken_files():
-        extra = baseline_files(baseline, experiment) if baseline else {}
+        extra = baseline_files(baseline, read_baseline(baseline, experiment)) if baseline else {}
         ready = _prepare(experiment, engine, folder, watcher, extra)
         with ready.rounds(watcher) as train:
             outcome = train()

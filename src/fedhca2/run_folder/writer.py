@@ -211,9 +211,9 @@ def check_same(files: RunFiles, experiment: Experiment) -> None:
         raise UserError(files.path, f"expected a run with these settings, got different {', '.join(other)}")
 
 
-def baseline_files(run: Path, experiment: Experiment) -> dict[str, Any]:
+def baseline_files(run: Path, scores: Scores) -> dict[str, Any]:
     """What a run stores of a baseline from another run: its scores, and all scores and losses for the curves."""
-    scores, files = read_baseline(run, experiment), RunFiles(run)
+    files = RunFiles(run)
     source = files.of if files.method == "local" else files.baseline_events
     return {folder.BASELINE: scores, folder.BASELINE_METRICS: [*source("metric"), *source("loss")]}
 
@@ -223,8 +223,8 @@ def join_baseline(run: Path, baseline: Path) -> None:
     require_own_files(run)
     files = RunFiles.open(run)
     experiment, result = files.experiment(), files.outcome
-    written = baseline_files(baseline, experiment)
-    scores = written[folder.BASELINE]
+    scores = read_baseline(baseline, experiment)
+    written = baseline_files(baseline, scores)
     gains = both_gains(result.clients, scores, experiment.task_set, experiment.kinds)
     written[folder.RESULT] = result.model_dump(exclude_unset=True) | {"baseline": scores, **gains}
     lock = lock_folder(run)
