@@ -36,12 +36,9 @@ def test_an_unfinished_run_has_no_result(tmp_path):
     assert "not finished" in Run.open(tmp_path)._repr_html_()
 
 
-def test_a_finished_run_has_a_result_and_a_report_in_its_folder(made):
+def test_a_finished_run_has_a_result_and_a_report_in_its_folder_and_a_notebook_shows_it_in_short(made):
     assert made.result.delta_m == pytest.approx(10)
     assert made.report() == made.folder / "report.html"
-
-
-def test_a_notebook_shows_results_and_runs_in_short(made):
     shown = made._repr_html_()
     assert "<td>+10.0%</td>" in shown
     assert "Δm +10.0%" in shown
@@ -84,13 +81,10 @@ def test_a_column_of_records_has_values_of_one_plain_type(table, made):
     assert all(len(found) == 1 and found < {str, int, float, bool} for found in types.values()), types
 
 
-def test_records_are_written_as_csv_with_empty_fields_for_what_is_unknown(tmp_path):
+def test_records_are_written_as_csv_with_empty_fields_for_what_is_unknown_and_shortened_in_a_notebook(tmp_path):
     records = Records([{"a": 0.1, "b": ""}, {"a": float("nan"), "b": "x,y"}])
     assert records.to_csv(tmp_path / "table.csv") == 'a,b\n0.1,\n,"x,y"\n'
     assert (tmp_path / "table.csv").read_text("utf-8") == records.to_csv()
-
-
-def test_long_records_are_shortened_in_a_notebook():
     assert "and 40 more rows" in Records({"number": n} for n in range(100))._repr_html_()
 
 

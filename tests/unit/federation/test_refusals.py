@@ -11,19 +11,10 @@ from fedhca2.data.rendered import write_scenes
 from fedhca2.errors import UserError
 from fedhca2.federation.run import resume, run
 from fedhca2.run_folder.folder import lock_folder
-from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small
+from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small, tree
 
 pytestmark = pytest.mark.slow
 NOWHERE = {"kind": "nyud", "root": "nowhere"}
-
-
-def tree(folder):
-    """Content, mode and modification time of every file in a folder; empty if the folder does not exist."""
-    return {
-        path.relative_to(folder): (path.is_file() and path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
-        for path in sorted([folder, *folder.rglob("*")])
-        if path.exists()
-    }
 
 
 @pytest.fixture(scope="module")
