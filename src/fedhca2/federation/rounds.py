@@ -32,10 +32,7 @@ class Fleet(Protocol):
     files: Mapping[str, Any]  # to write to the run's folder: plain data by file name
     skipped: Mapping[str, list[str]]  # unreadable files, by client
     absent: Mapping[str, str]  # who had no reply in the last round, and why
-
-    @property
-    def profiles(self) -> Mapping[str, Profile]:
-        """The clients that take part; it grows when a client joins."""
+    profiles: Mapping[str, Profile]  # the clients that take part; it grows when a client joins
 
     @property
     def expected(self) -> Mapping[str, Profile]:
