@@ -40,6 +40,7 @@ class RunFolder:
     def __init__(self, path: Path, early: Iterable[str], lock: FileLock | None, checkpoint: Checkpoint | None) -> None:
         self.path, self.checkpoint = path, checkpoint
         self._early, self._lock = early, lock
+        self._position = checkpoint.notes if checkpoint else START
         self._checkpoints = Checkpoints(path / folder.CHECKPOINTS)
         self._log: EventLog | None = None
         self._config: Mapping[str, Any] = {}
@@ -109,10 +110,6 @@ class RunFolder:
     def states(self) -> Path:
         """A folder for the states of clients that wait for their turn. Only checkpoints outlast a run."""
         return self.path / folder.CHECKPOINTS / ".states"
-
-    @property
-    def _position(self) -> Mapping[str, Any]:
-        return self.checkpoint.notes if self.checkpoint else START
 
     def commit(self, progress: Progress, save_clients: SaveClients, notes: Mapping[str, Any]) -> None:
         """Save the state of the run after a round, with notes; earlier checkpoints are removed only after that."""
