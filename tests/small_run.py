@@ -106,6 +106,15 @@ def same_runs(one, other):
     return same_models(one, other) and events(one) == events(other)
 
 
+def tree(folder):
+    """Content, mode and modification time of every file in a folder; empty if the folder does not exist."""
+    return {
+        path.relative_to(folder): (path.is_file() and path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
+        for path in sorted([folder, *folder.rglob("*")])
+        if path.exists()
+    }
+
+
 def record_clients(clients, batches):
     """`Client.batches`, which also adds the client to a weak set: those that it still has are in memory."""
 

@@ -27,11 +27,11 @@ from fedhca2.reports.comparison import Comparison
 from fedhca2.reports.console import ParallelConsole, watch_here
 from fedhca2.reports.layouts import write_comparison
 from fedhca2.reports.page.tables import result_table
-from fedhca2.run_folder.baseline import check_same, read_baseline
 from fedhca2.run_folder.folder import PAGE, comparison_folder, default_folder
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import SlotKey
 from fedhca2.run_folder.result import Result, Scored, task_scores
+from fedhca2.run_folder.writer import check_same, read_baseline
 
 Place = str | Path
 EngineName = Literal["in-process", "flower-local", "flower-ray"]
@@ -64,19 +64,14 @@ def run(
     :param exist_ok: False refuses a folder that holds a run.
     """
     folder, other = Path(out) if out else default_folder(experiment.name), Path(baseline) if baseline else None
-    if exist_ok and RunFiles(folder).begun:
-        return _continue_run(experiment, folder, other, quiet=quiet)
-    with watch_here(Console(quiet=quiet)) as watcher:
-        run_function(engine)(experiment, folder, watcher=watcher, baseline=other)
-    return Run(folder)
-
-
-def _continue_run(experiment: Experiment, folder: Path, baseline: Path | None, *, quiet: bool) -> "Run":
-    """The run of this experiment in a folder, finished if it was not; raises UserError if it is another one."""
+    files = RunFiles(folder)
+    if not exist_ok or not files.begun:
+        with watch_here(Console(quiet=quiet)) as watcher:
+            run_function(engine)(experiment, folder, watcher=watcher, baseline=other)
+        return Run(folder)
     imports.allow_code(experiment.own_code)  # which the user has just named
-    files = RunFiles.open(folder)
     check_same(files, experiment)
-    if baseline and files.recorded_baseline != read_baseline(baseline, experiment):
+    if other and files.recorded_baseline != read_baseline(other, experiment):
         raise UserError(folder, f"expected a run with the baseline {baseline}, got another one or none")
     if not files.finished:
         return resume(folder, quiet=quiet)

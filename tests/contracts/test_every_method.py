@@ -14,8 +14,7 @@ from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server
 from fedhca2.methods import METHODS, resolve
 from fedhca2.params import ENCODER
-from fedhca2.run_folder.checkpoints import progress_as_state, progress_from_state
-from fedhca2.run_folder.records import Progress, SlotKey
+from fedhca2.run_folder.records import Progress, SlotKey, progress_as_state, progress_from_state
 
 WITH_MEMORY = resolve("mgda", {"memory": 0.9})
 LONE = ("encoder", "deep")  # which no two sites of any scenario have

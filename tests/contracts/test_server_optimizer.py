@@ -10,8 +10,7 @@ from torch.testing import assert_close
 
 from fedhca2.methods import METHODS, resolve
 from fedhca2.params import ENCODER
-from fedhca2.run_folder.checkpoints import progress_as_state
-from fedhca2.run_folder.records import Progress
+from fedhca2.run_folder.records import Progress, progress_as_state
 
 SITES = [Site("outdoor", ("semseg",)), Site("outdoor", ("edge",)), Site("indoor", ("depth",))]
 NAMES = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")

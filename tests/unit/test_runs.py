@@ -36,12 +36,9 @@ def test_an_unfinished_run_has_no_result(tmp_path):
     assert "not finished" in Run.open(tmp_path)._repr_html_()
 
 
-def test_a_finished_run_has_a_result_and_a_report_in_its_folder(made):
+def test_a_finished_run_has_a_result_and_a_report_in_its_folder_and_a_notebook_shows_it_in_short(made):
     assert made.result.delta_m == pytest.approx(10)
     assert made.report() == made.folder / "report.html"
-
-
-def test_a_notebook_shows_results_and_runs_in_short(made):
     shown = made._repr_html_()
     assert "<td>+10.0%</td>" in shown
     assert "Δm +10.0%" in shown
@@ -55,12 +52,6 @@ def test_an_experiment_is_immutable():
     with pytest.raises(UserError, match=r"rounds: .*replace"):
         experiment.rounds = 5
     assert experiment.replace(rounds=5).rounds == 5
-
-
-@pytest.mark.slow
-def test_a_run_that_has_ended_goes_on_for_more_rounds(tmp_path):
-    fedhca2.run(small(rounds=1), tmp_path / "run", quiet=True)
-    assert fedhca2.resume(tmp_path / "run", ["rounds=2"], quiet=True).result.rounds == 2
 
 
 def test_scores_are_records_with_the_gain_over_training_alone(made):
@@ -90,13 +81,10 @@ def test_a_column_of_records_has_values_of_one_plain_type(table, made):
     assert all(len(found) == 1 and found < {str, int, float, bool} for found in types.values()), types
 
 
-def test_records_are_written_as_csv_with_empty_fields_for_what_is_unknown(tmp_path):
+def test_records_are_written_as_csv_with_empty_fields_for_what_is_unknown_and_shortened_in_a_notebook(tmp_path):
     records = Records([{"a": 0.1, "b": ""}, {"a": float("nan"), "b": "x,y"}])
     assert records.to_csv(tmp_path / "table.csv") == 'a,b\n0.1,\n,"x,y"\n'
     assert (tmp_path / "table.csv").read_text("utf-8") == records.to_csv()
-
-
-def test_long_records_are_shortened_in_a_notebook():
     assert "and 40 more rows" in Records({"number": n} for n in range(100))._repr_html_()
 
 
@@ -112,7 +100,7 @@ def test_a_finished_run_is_opened_again_and_another_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_side_by_side_and_scores_that_are_measured_again_are_the_same(tmp_path):
+def test_runs_side_by_side_and_scores_that_are_measured_again_are_the_same_and_a_run_goes_on(tmp_path):
     model = {"encoder": {"name": "swin_micro"}, "decoder_width": 8}  # which other processes know
     experiment = small(rounds=1, model=model)
     together = fedhca2.compare(experiment, "fedavg", tmp_path / "one", quiet=True)
@@ -121,6 +109,8 @@ def test_runs_side_by_side_and_scores_that_are_measured_again_are_the_same(tmp_p
     assert apart.table().to_csv() == together.table().to_csv()
     run = Run.open(tmp_path / "one" / "fedavg" / "seed-0")
     assert run.evaluate().clients == run.result.clients
+    alone = fedhca2.run(experiment, tmp_path / "alone", quiet=True)
+    assert fedhca2.resume(alone.folder, ["rounds=2"], quiet=True).result.rounds == 2
 
 
 def test_objects_cannot_be_handed_to_other_processes(tmp_path):

@@ -32,7 +32,7 @@ from fedhca2.federation.membership import shards_after
 from fedhca2.models import MultiTaskModel
 from fedhca2.reports.pictures import Answer, answer_of, overlay, paint, save_picture
 from fedhca2.run_folder.reader import Array, RunFiles
-from fedhca2.run_folder.result import Result, Scored, Scores, overall_gain
+from fedhca2.run_folder.result import Result, Scored, Scores, both_gains
 from fedhca2.tasks import LabelSpace, TaskSet
 from fedhca2.whole_files import put_in_place
 
@@ -312,10 +312,7 @@ def evaluate(
             scores[spec.name] = _scores(built, files.model_file(spec.name), split, thresholds)
             if files.baseline.begun and baseline is not None:
                 baseline[spec.name] = _scores(built, files.baseline.model_file(spec.name), split, thresholds)
-    gains = {
-        "delta_m": overall_gain(scores, baseline or {}, experiment.task_set, experiment.kinds),
-        "delta_m_by_client": overall_gain(scores, baseline or {}, experiment.task_set),
-    }
+    gains = both_gains(scores, baseline, experiment.task_set, experiment.kinds)
     return result.model_copy(update={"clients": scores, "split": split, "baseline": baseline, **gains})
 
 

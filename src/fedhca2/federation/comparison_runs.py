@@ -10,10 +10,9 @@ from fedhca2.experiment import Experiment
 from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.imports import allow_code
-from fedhca2.run_folder.baseline import FREE, check_same
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher
-from fedhca2.run_folder.writer import join_baseline
+from fedhca2.run_folder.writer import FREE, check_same, join_baseline
 
 LOCAL = "local"
 
@@ -78,17 +77,16 @@ def plan_sweep(
     if RunFiles(out).begun:
         raise UserError(out, "expected a new folder or that of a comparison, got a run in it")
     first = next(iter(variants.values())).resolve()
-    rows, local = sweep_rows(variants, out), _local_rows(variants, out)
+    rows = _rows(variants, out)
     runs = dict[Path, ComparisonRun]()
     for name, seed in [(name, each.seed + i) for name, each in variants.items() for i in range(seeds)]:
         experiment = variants[name].resolve(first).replace(seed=seed, baseline=False)
-        folder, baseline = rows[name] / f"seed-{seed}", local[name] / f"seed-{seed}"
+        folder, baseline = (row / f"seed-{seed}" for row in rows[name])
         if folder != baseline:
             if experiment.method_name != LOCAL:
                 runs.setdefault(baseline, ComparisonRun(experiment.with_method(LOCAL), baseline, None))
             if folder in runs:
-                fault = f"expected names that differ in letters or digits, got {name!r} twice"
-                raise UserError(option, fault)
+                raise UserError(option, f"expected names that differ in letters or digits, got {name!r} twice")
         compared = None if experiment.method_name == LOCAL else baseline
         runs.setdefault(folder, ComparisonRun(experiment, folder, compared))
     for run in runs.values():
@@ -100,24 +98,21 @@ def plan_sweep(
 
 def sweep_rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]:
     """The folder of every variant's row; Local shares the row that other methods are compared with."""
-    local = _local_rows(variants, out)
-    shared = any(variant.method_name != LOCAL for variant in variants.values())
-    return {
-        name: local[name] if shared and variant.method_name == LOCAL else run_folder_of(out, name, 0).parent
-        for name, variant in variants.items()
-    }
+    return {name: row for name, (row, _) in _rows(variants, out).items()}
 
 
-def _local_rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]:
-    """The folder of the Local row that every variant is compared with."""
-    local = {name: _settings_of_local(variant) for name, variant in variants.items()}
+def _rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, tuple[Path, Path]]:
+    """The folder of every variant's row, and of the Local row that it is compared with."""
+    settings = {name: variant.to_dict() for name, variant in variants.items()}
+    local = {name: repr({key: each[key] for key in each if key not in FREE}) for name, each in settings.items()}
     first_names = {key: name for name, key in reversed(local.items())}
-    names = {name: LOCAL if len(first_names) == 1 else f"{LOCAL} {first_names[key]}" for name, key in local.items()}
-    return {name: run_folder_of(out, own, 0).parent for name, own in names.items()}
-
-
-def _settings_of_local(experiment: Experiment) -> str:
-    return repr({key: value for key, value in experiment.to_dict().items() if key not in FREE})
+    shared = any(variant.method_name != LOCAL for variant in variants.values())
+    rows = {}
+    for name, variant in variants.items():
+        alone = LOCAL if len(first_names) == 1 else f"{LOCAL} {first_names[local[name]]}"
+        own = alone if shared and variant.method_name == LOCAL else name
+        rows[name] = run_folder_of(out, own, 0).parent, run_folder_of(out, alone, 0).parent
+    return rows
 
 
 def run_folder_of(out: Path, method: str, seed: int) -> Path:
@@ -130,20 +125,15 @@ def run_folder_of(out: Path, method: str, seed: int) -> Path:
 
 
 def run_all(runs: Sequence[ComparisonRun], watcher: Watcher) -> Iterator[ComparisonRun]:
-    """Run what is not finished, one after the other; yields each run when it is done."""
+    """Run what is not finished, or continue it, one after the other; yields each run when it is done."""
     for run in runs:
         try:
-            run_one(run, watcher)
+            if not run.finished:
+                run_or_resume(run.experiment, run.folder, watcher=watcher)
         except Interrupted as interrupted:
             raise ComparisonStopped(interrupted.signal) from None
         join_baselines(runs)
         yield run
-
-
-def run_one(run: ComparisonRun, watcher: Watcher) -> None:
-    """Carry out an unfinished run, continuing where it was interrupted."""
-    if not run.finished:
-        run_or_resume(run.experiment, run.folder, watcher=watcher)
 
 
 def join_baselines(runs: Sequence[ComparisonRun]) -> None:

@@ -34,9 +34,9 @@ from fedhca2.messages import Order, Profile, Reply
 from fedhca2.models.multitask import slot_prefix
 from fedhca2.objectives import Pooled
 from fedhca2.params import Slot
-from fedhca2.run_folder.checkpoints import unusable
 from fedhca2.run_folder.folder import PARTITION
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import unusable
 from fedhca2.run_folder.result import device_name
 from fedhca2.run_folder.writer import RunFolder
 

@@ -22,33 +22,21 @@ VALUE = 4  # bytes of a float32
 
 
 @dataclass(frozen=True)
-class ClientForecast:
-    """One client: its images, the parameters of its parts, and the bytes of an ordinary round."""
-
-    client: str
-    data: str
-    tasks: tuple[str, ...]
-    train: int
-    val: int
-    steps: int  # of training in a round
-    parameters: Mapping[str, int]
-    sends: Mapping[str, str]  # by part: parameters, or updates
-    bytes_up: int
-    bytes_down: int
-
-
-@dataclass(frozen=True)
 class Forecast:
-    """All clients, the devices, and the bytes of memory that are expected to be needed."""
+    """All clients, the devices, and the bytes of memory that are expected to be needed.
 
-    clients: Sequence[ClientForecast]
+    Of each client, as JSON data: its images, steps in a round, the parameters of its parts, the kind of what it `sends`
+    of a part (parameters, or updates), and the bytes of an ordinary round.
+    """
+
+    clients: Sequence[Mapping[str, Any]]
     devices: Sequence[str]
     memory: Mapping[str, int | None]
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""
         ways = ("bytes_up", "bytes_down")
-        totals = {way: sum(getattr(client, way) for client in self.clients) for way in ways}
+        totals = {way: sum(client[way] for client in self.clients) for way in ways}
         return {**asdict(self), "per_round": totals}
 
 
@@ -69,26 +57,28 @@ def forecast(experiment: Experiment) -> Forecast:
         tried = {kind: [plan.build() for plan in members[:2]] for kind, members in kinds.items()}
         traffic = _exchange(server, [client for clients in tried.values() for client in clients])
     forecasts = [
-        ClientForecast(
-            plan.profile.client,
-            plan.spec.data,
-            plan.spec.tasks,
-            len(plan.shard.train),
-            len(plan.shard.val),
-            plan.steps,
-            {str(slot): each.numel for slot, each in plan.profile.layouts.items() if "_norms" not in slot.part},
-            {str(part): kind for part, kind in server.uploads(plan.profile.client, ROUNDS - 1).items()},
-            *traffic[tried[id(plan.common)][0].name],
-        )
+        {
+            "client": plan.profile.client,
+            "data": plan.spec.data,
+            "tasks": plan.spec.tasks,
+            "train": len(plan.shard.train),
+            "val": len(plan.shard.val),
+            "steps": plan.steps,
+            "parameters": {
+                str(slot): each.numel for slot, each in plan.profile.layouts.items() if "_norms" not in slot.part
+            },
+            "sends": {str(part): kind for part, kind in server.uploads(plan.profile.client, ROUNDS - 1).items()},
+            **traffic[tried[id(plan.common)][0].name],
+        }
         for plan in plans
     ]
     counts = [(tried[kind][0], len(members)) for kind, members in kinds.items()]
     return Forecast(forecasts, [str(device) for device in devices], _memory(counts, len(devices)))
 
 
-def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int, int]]:
+def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, dict[str, int]]:
     """The bytes up and down of each client in the last of a few rounds."""
-    state, traffic = server.start(), dict[str, tuple[int, int]]()
+    state, traffic = server.start(), dict[str, dict[str, int]]()
     pending: Deliveries = {}
     for round in range(ROUNDS):
         replies = []
@@ -102,7 +92,7 @@ def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int,
             rows, agreement = exchange.outgoing(model, order, 1, lambda part: 1.0)
             losses = {} if client.privacy.noise else dict.fromkeys(model.decoders, 0.0)
             replies.append(Reply(client.name, round, rows=rows, agreement=agreement, losses=losses))
-            traffic[client.name] = replies[-1].nbytes, order.nbytes
+            traffic[client.name] = {"bytes_up": replies[-1].nbytes, "bytes_down": order.nbytes}
         state, pending, _ = server.step(state, replies, pending)
     return traffic
 

@@ -25,12 +25,19 @@ log = logging.getLogger("fedhca2.diagnostics")
 
 
 def look_ahead_watchers(experiment: Experiment, fleet: Fleet, events: EventLog, watch: BatchWatch) -> list[Watcher]:
-    """Measures who helps whom, if the experiment asks for it and clients that send encoders are here."""
+    """Measures who helps whom, if the experiment asks for it and clients that send encoders are here.
+
+    Warns of a large number of evaluations.
+    """
     settings = experiment.diagnostics
     if settings is None or experiment.resolved_method.encoder is None or not isinstance(fleet, InProcess):
         return []
     look_ahead = LookAhead(fleet, settings, experiment.seed, events, watch)
-    look_ahead.announce(experiment.rounds)
+    pairs = sum(len(group) * (len(group) - 1) for group in look_ahead.groups(fleet.profiles))
+    times = experiment.rounds // settings.every
+    if pairs > MANY and times:
+        bounds = "diagnostics.clients and diagnostics.images bound them"
+        log.warning("diagnostics: %d evaluations in each of %d rounds; %s", pairs, times, bounds)
     return [look_ahead]
 
 
@@ -50,14 +57,6 @@ class LookAhead(Watcher):
     watch: BatchWatch
     sent: dict[str, tuple[Kind, Tensor]] = field(default_factory=dict)
 
-    def announce(self, rounds: int) -> None:
-        """Warn of a large number of evaluations before the first of them."""
-        pairs = sum(len(group) * (len(group) - 1) for group in self._groups(self.fleet.profiles))
-        times = rounds // self.settings.every
-        if pairs > MANY and times:
-            bounds = "diagnostics.clients and diagnostics.images bound them"
-            log.warning("diagnostics: %d evaluations in each of %d rounds; %s", pairs, times, bounds)
-
     def replied(self, order: Order, reply: Reply) -> None:
         """Keep the row of a client that trained in a measured round."""
         if ENCODER in reply.rows and is_due(order.round + 1, self.settings.every):
@@ -65,11 +64,11 @@ class LookAhead(Watcher):
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         """Measure the pairs of a round, before anybody takes the server's rows."""
-        for group in self._groups(self.sent):
+        for group in self.groups(self.sent):
             self._measure(round, group)
         self.sent.clear()
 
-    def _groups(self, names: Iterable[str]) -> list[list[str]]:
+    def groups(self, names: Iterable[str]) -> list[list[str]]:
         """The chosen clients, grouped by the layout of their encoders; a client without a partner is left out."""
         groups: dict[tuple[object, str], list[str]] = {}
         for name in self.settings.choose(names, self.seed):

@@ -12,6 +12,8 @@ from fedhca2.run_folder.folder import PARTITION
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
 
+FIXED = ("seed", "method", "model", "privacy", "metrics")  # settings that no resumed run can change
+
 
 def check_changes(
     before: Experiment, after: Experiment, file: Path | None = None, *, settings_stay: bool = False
@@ -22,29 +24,19 @@ def check_changes(
     :param settings_stay: no setting may change.
     """
     old, new = before.to_dict(), after.to_dict()
-    if settings_stay:
-        faults = [fault for key in old for fault in _find_differences(key, old[key], new[key])]
-    else:
-        faults = _forbidden_changes(before, after)
-    if faults:
-        raise UserError.of(Fault(f"{file}: {where}" if file else where, message) for where, message in faults)
-
-
-def _forbidden_changes(before: Experiment, after: Experiment) -> list[Fault]:
-    old, new = before.to_dict(), after.to_dict()
-    fixed = ("seed", "method", "model", "privacy", "metrics")
-    faults = [fault for key in fixed for fault in _find_differences(key, old[key], new[key])]
-    for name in old["data"]:
-        if name in new["data"]:
-            faults += _find_differences(f"data.{name}", old["data"][name], new["data"][name])
-    optimizers = (values["training"]["optimizer"] for values in (old, new))  # moments do not fit another optimiser
-    faults += _find_differences("training.optimizer", *optimizers)
-    old_specs = {spec.name: spec for spec in before.specs}
+    pairs = {key: (old[key], new[key]) for key in (old if settings_stay else FIXED)}
+    if not settings_stay:
+        pairs |= {f"data.{name}": (old["data"][name], new["data"][name]) for name in old["data"] if name in new["data"]}
+        # Moments do not fit another optimiser.
+        pairs["training.optimizer"] = old["training"]["optimizer"], new["training"]["optimizer"]
+    faults = [fault for where, pair in pairs.items() for fault in _find_differences(where, *pair)]
+    old_specs = {} if settings_stay else {spec.name: spec for spec in before.specs}
     for spec in after.specs:
         if spec.name in old_specs and not spec.is_like(old_specs[spec.name]):
             got = f"{spec.data}: {', '.join(spec.tasks)} with encoder {spec.model.encoder.title}"
             faults.append(Fault("clients", f"expected that {spec.name!r} keeps its data, tasks and model, got {got}"))
-    return faults
+    if faults:
+        raise UserError.of(Fault(f"{file}: {where}" if file else where, message) for where, message in faults)
 
 
 def _find_differences(where: str, old: Any, new: Any) -> list[Fault]:
@@ -60,18 +52,11 @@ def _find_differences(where: str, old: Any, new: Any) -> list[Fault]:
 def shards_after(experiment: Experiment, data: Mapping[str, OpenData], run: RunFiles) -> dict[str, Shard]:
     """Every client's images: those of a known client are in the run's folder; a new one gets what no other has.
 
-    Raises UserError if the folder does not say which, or if they are no longer there.
+    Raises UserError if the folder does not say which, if they are no longer there, or if classes have changed.
     """
-    if run.partition is None:
+    saved = run.partition
+    if saved is None:
         raise UserError(run.path, f"expected {PARTITION}, which says which images each client has, got no such file")
-    return shards_from(experiment, data, run.partition)
-
-
-def shards_from(experiment: Experiment, data: Mapping[str, OpenData], saved: Mapping[str, Any]) -> dict[str, Shard]:
-    """Every client's images, from what `partition_as_data` saved of them, and free ones for new clients.
-
-    Raises UserError if an image is no longer there, or if classes have changed.
-    """
     staying = [(spec, _check_record(spec.name, saved[spec.name])) for spec in experiment.specs if spec.name in saved]
     if faults := [fault for spec, record in staying for fault in _find_changes(spec, data[spec.data], record)]:
         raise UserError.of(faults)
@@ -111,14 +96,9 @@ def _find_changes(spec: ClientSpec, data: OpenData, record: Mapping[str, Any]) -
 
 
 def _make_saved_shard(data: OpenData, record: Mapping[str, Any]) -> Shard:
-    train = {id: index for index, id in enumerate(data.train.ids)}
-    val = {id: index for index, id in enumerate(data.val.ids)}
-    return Shard(
-        [train[id] for id in record["train"]],
-        [val[id] for id in record["val"]],
-        [train[id] for id in record["dealt"]],
-        [val[id] for id in record["test"]],
-    )
+    train, val = ({id: index for index, id in enumerate(split.ids)} for split in (data.train, data.val))
+    lists = (("train", train), ("val", val), ("dealt", train), ("test", val))
+    return Shard(*([indices[id] for id in record[key]] for key, indices in lists))
 
 
 def _add_new_clients(experiment: Experiment, data: Mapping[str, OpenData], shards: dict[str, Shard]) -> None:
@@ -130,14 +110,11 @@ def _add_new_clients(experiment: Experiment, data: Mapping[str, OpenData], shard
         taken = {index for other in rivals for index in shards[other.name].dealt}
         free = [index for index in range(len(data[spec.data].train)) if index not in taken]
         waiting = [other for other in new if other.name not in shards and _share_images(spec, other)]
-        part = free[:: len(waiting)]
-        shard = shards[spec.name] = new_shard(experiment, spec, data[spec.data], tuple(part))
+        shard = shards[spec.name] = new_shard(experiment, spec, data[spec.data], tuple(free[:: len(waiting)]))
         if len(shard.train) < experiment.training.batch_size:
-            expected = (
-                f"{experiment.training.batch_size} images of {spec.data!r} for {spec.name!r} that no other client has"
-            )
-            got = f"{len(shard.train)}; give it a data set of its own"
-            faults.append(Fault("clients", f"expected {expected}, got {got}"))
+            count, hint = experiment.training.batch_size, "give it a data set of its own"
+            expected = f"{count} images of {spec.data!r} for {spec.name!r} that no other client has"
+            faults.append(Fault("clients", f"expected {expected}, got {len(shard.train)}; {hint}"))
     if faults:
         raise UserError.of(faults)
 

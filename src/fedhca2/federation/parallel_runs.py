@@ -22,8 +22,9 @@ from time import monotonic, sleep
 from fedhca2.cores import stay_on, usable_cores
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped, join_baselines, run_one
+from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped, join_baselines
 from fedhca2.federation.in_process import choose_devices
+from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
 from fedhca2.run_folder.records import ServerRecord, Watcher
 
@@ -57,74 +58,40 @@ def run_in_parallel(
         devices, environment = runs[0].experiment.devices, dict[str, str]()
         names = gpu_names() if choose_devices(devices)[0].type == "cuda" else []
         if names and mps:
-            shared, how = stack.enter_context(shared_gpus(names))
-            environment |= shared
+            environment, how = stack.enter_context(shared_gpus(names))
             watcher.began(how)
         gpus = [] if devices else names  # among which runs are spread
-        pool = _Pool(runs, jobs or len(gpus or usable_cores()), gpus, environment, watcher)
+        waiting, running = [run for run in runs if not run.finished], list[RunProcess]()
+        free = core_shares(usable_cores(), max(1, min(jobs or len(gpus or usable_cores()), len(waiting))))
+        faults, stopped = dict[Path, str](), False
         stopping = stack.enter_context(stop_between_rounds())
         try:
-            while pool.waiting or pool.running:
-                pool.end()
-                if not stopping.signal:
-                    pool.start()
-                elif not pool.stopped:
-                    pool.stop()
-                watcher.polled(pool.running, len(pool.waiting))
+            while waiting or running:
+                for one in [one for one in running if one.process.poll() is not None]:
+                    running.remove(one)
+                    free.append(one.cores)
+                    if one.run.finished or not stopped:
+                        faults |= {one.run.folder: one.fault} if one.fault else {}
+                        join_baselines(runs)
+                        watcher.ended(one.run, one.seconds, one.fault)
+                while free and waiting and not stopping.signal:
+                    used = [one.gpu for one in running]
+                    own = {"CUDA_VISIBLE_DEVICES": min(gpus, key=used.count)} if len(gpus) > 1 else {}
+                    running.append(start(waiting.pop(0), free.pop(0), {**environment, **own}))
+                if stopping.signal and not stopped:
+                    stopped = True
+                    waiting.clear()
+                    for one in running:
+                        one.process.terminate()  # which ends it after its round
+                watcher.polled(running, len(waiting))
                 sleep(0.2)
         finally:
-            for one in pool.running:
+            for one in running:
                 one.process.kill()
                 one.process.wait()
     if stopping.signal:
         raise ComparisonStopped(stopping.signal)
-    return pool.faults
-
-
-class _Pool:
-    """The waiting, active and failed runs."""
-
-    def __init__(
-        self,
-        runs: Sequence[ComparisonRun],
-        jobs: int,
-        gpus: Sequence[str],
-        environment: Mapping[str, str],
-        watcher: ParallelWatcher,
-    ) -> None:
-        self.runs, self.gpus, self.environment, self.watcher = runs, gpus, environment, watcher
-        self.waiting = [run for run in runs if not run.finished]
-        self.running: list[RunProcess] = []
-        self.faults: dict[Path, str] = {}
-        self.stopped = False
-        self.free = core_shares(usable_cores(), max(1, min(jobs, len(self.waiting))))
-
-    def end(self) -> None:
-        """Handle processes that have ended."""
-        for one in [one for one in self.running if one.process.poll() is not None]:
-            self.running.remove(one)
-            self.free.append(one.cores)
-            if one.run.finished or not self.stopped:
-                if one.fault:
-                    self.faults[one.run.folder] = one.fault
-                join_baselines(self.runs)
-                self.watcher.ended(one.run, one.seconds, one.fault)
-
-    def start(self) -> None:
-        """Start a run on every free share of the cores."""
-        while self.free and self.waiting:
-            own = self.environment
-            if len(self.gpus) > 1:
-                used = [one.gpu for one in self.running]
-                own = {**own, "CUDA_VISIBLE_DEVICES": min(self.gpus, key=used.count)}
-            self.running.append(start(self.waiting.pop(0), self.free.pop(0), own))
-
-    def stop(self) -> None:
-        """Ask every process to stop after its round, and start no more."""
-        self.waiting.clear()
-        self.stopped = True
-        for one in self.running:
-            one.process.terminate()
+    return faults
 
 
 def core_shares(cores: Sequence[int], count: int) -> list[Sequence[int]]:
@@ -205,7 +172,7 @@ def main() -> int:
     sys.argv = order["command"]  # what the user typed, for the run's result
     Thread(target=_end_with_parent, daemon=True).start()
     try:
-        run_one(ComparisonRun(Experiment.parse(order["experiment"]), Path(order["folder"]), None), _Lines())
+        run_or_resume(Experiment.parse(order["experiment"]), Path(order["folder"]), watcher=_Lines())
     except Interrupted as interrupted:
         return 128 + interrupted.signal
     except (UserError, OSError) as error:
@@ -256,7 +223,7 @@ def gpu_names(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 @contextmanager
-def shared_gpus(names: Sequence[str], usual: Path = Path("/tmp/nvidia-mps")) -> Iterator[tuple[Mapping[str, str], str]]:
+def shared_gpus(names: Sequence[str], usual: Path = Path("/tmp/nvidia-mps")) -> Iterator[tuple[dict[str, str], str]]:
     """Run MPS's daemon for GPUs with these UUIDs; yields the variables for its clients, and how GPUs are shared.
 
     The daemon is stopped at the end, also if this process is killed. A daemon that is already running is used and never

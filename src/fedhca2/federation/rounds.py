@@ -32,10 +32,7 @@ class Fleet(Protocol):
     files: Mapping[str, Any]  # to write to the run's folder: plain data by file name
     skipped: Mapping[str, list[str]]  # unreadable files, by client
     absent: Mapping[str, str]  # who had no reply in the last round, and why
-
-    @property
-    def profiles(self) -> Mapping[str, Profile]:
-        """The clients that take part; it grows when a client joins."""
+    profiles: Mapping[str, Profile]  # the clients that take part; it grows when a client joins
 
     @property
     def expected(self) -> Mapping[str, Profile]:
@@ -162,7 +159,9 @@ def run_rounds(
         began, at_work = perf_counter(), progress.at_work
         chosen = choose([client for client in fleet.profiles if client not in at_work], round)
         orders = {client: make_order(progress, client, at_work.get(client, round)) for client in (*at_work, *chosen)}
-        replies = fleet.perform(_select_due(orders, round, server), watcher.batch)
+        delays = server.late.delays if server.late else {}  # of simulated late replies
+        due = {client: order for client, order in orders.items() if round - order.round >= delays.get(client, 0)}
+        replies = fleet.perform(due, watcher.batch)
         state, deliveries, record = guard.step(progress.state, replies.values(), progress.pending, at_work)
         _notify(watcher, orders, replies, record.refused)
         left = {client: order.round for client, order in orders.items() if server.late and client not in replies}
@@ -195,12 +194,6 @@ def run_rounds(
 
 def _plain(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Scores:
     return {client: {task: {**tasks[task]} for task in tasks} for client, tasks in scores.items()}
-
-
-def _select_due(orders: Mapping[str, Order], round: int, server: Server) -> dict[str, Order]:
-    """The orders of a round, and of earlier ones as far as simulated delays are over."""
-    delays = server.late.delays if server.late else {}
-    return {client: order for client, order in orders.items() if round - order.round >= delays.get(client, 0)}
 
 
 def _notify(

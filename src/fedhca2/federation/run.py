@@ -22,12 +22,11 @@ from fedhca2.federation.server import Server
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
 from fedhca2.federation.sum_server import SumOnlyServer
 from fedhca2.imports import allow_code
-from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
-from fedhca2.run_folder.folder import BASELINE_FILES, BASELINE_FOLDER, PAGE
+from fedhca2.run_folder.folder import BASELINE, BASELINE_FILES, BASELINE_FOLDER, PAGE
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress, Watcher, Watchers
 from fedhca2.run_folder.result import Result, Scores, both_gains, origin, privacy_spent, versions
-from fedhca2.run_folder.writer import RunFolder, check_fresh
+from fedhca2.run_folder.writer import RunFolder, baseline_files, check_fresh, read_baseline
 
 IN_PROCESS = InProcessEngine()
 
@@ -43,9 +42,8 @@ def run(
     experiment = experiment.resolve()
     early = (*engine.file_names, *BASELINE_FILES) if baseline else engine.file_names
     with closing(RunFolder.new(out, early)) as folder, _name_broken_files():
-        baseline_scores = read_baseline(baseline, experiment) if baseline else None
-        extra = baseline_files(baseline, baseline_scores) if baseline and baseline_scores is not None else {}
-        ready = _prepare(experiment, engine, folder, watcher, baseline_scores, extra)
+        extra = baseline_files(baseline, read_baseline(baseline, experiment)) if baseline else {}
+        ready = _prepare(experiment, engine, folder, watcher, extra)
         with ready.rounds(watcher) as train:
             outcome = train()
         return ready.conclude(outcome)
@@ -66,7 +64,7 @@ def resume(out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, override
     Everything is checked before anything changes: a folder that cannot be resumed stays unchanged.
     """
     with reopen(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _name_broken_files():
-        ready = _prepare(experiment.resolve(), engine, folder, watcher, RunFiles(out).recorded_baseline, {})
+        ready = _prepare(experiment.resolve(), engine, folder, watcher)
         with ready.rounds(watcher) as train:
             outcome = train()
         return ready.conclude(outcome)
@@ -106,45 +104,40 @@ def reopen(
 
 
 def _prepare(
-    experiment: Experiment,
-    engine: Engine,
-    folder: RunFolder,
-    watcher: Watcher,
-    scores: Scores | None,
-    extra_files: Mapping[str, Any],
+    experiment: Experiment, engine: Engine, folder: RunFolder, watcher: Watcher, extra_files: Mapping[str, Any] = {}
 ) -> "_Run":
     """Open the clients, train the baseline if the experiment asks for one, and rewind the folder.
 
-    :param scores: the baseline's scores, if they are known.
-    :param extra_files: plain data by file name, for the run's folder.
+    :param extra_files: what a new run stores of a baseline from another run.
     """
     with ExitStack() as stack:
         fleet = stack.enter_context(closing(engine.open(experiment, folder)))
+        rewind = partial(folder.rewind, experiment, {**fleet.files, **extra_files})
+        scores = extra_files[BASELINE] if extra_files else RunFiles(folder.path).recorded_baseline
         if scores is None and experiment.baseline:
-            scores = _train_baseline(experiment, engine, fleet, folder, extra_files, watcher)
-        folder.rewind(experiment, {**fleet.files, **extra_files})
+            scores = _train_baseline(experiment.with_method("local"), engine, fleet, folder.path, rewind, watcher)
+        rewind()
         stack.pop_all()  # stays open
     return _Run(experiment, fleet, folder, folder.path, scores)
 
 
 def _train_baseline(
-    experiment: Experiment,
-    engine: Engine,
-    fleet: Fleet,
-    folder: RunFolder,
-    extra_files: Mapping[str, Any],
-    watcher: Watcher,
+    local: Experiment, engine: Engine, fleet: Fleet, run: Path, rewind: Callable[[], None], watcher: Watcher
 ) -> Scores:
-    """The scores of Local, trained in a folder within the run's unless it is already finished there."""
-    local, path = experiment.with_method("local"), folder.path / BASELINE_FOLDER
-    if (scores := finished_scores(path, local)) is not None:
-        return scores
-    with closing(RunFolder.open(path) if RunFiles(path).begun else RunFolder.new(path)) as own:
+    """The scores of Local, trained in a folder within the run's unless it is already finished there.
+
+    :param rewind: rewinds the run, once all checks have passed.
+    """
+    path = run / BASELINE_FOLDER
+    files = RunFiles(path)
+    if files.begun and files.result and files.config_text == local.to_yaml():
+        return files.result.clients
+    with closing(RunFolder.open(path) if files.begun else RunFolder.new(path)) as own:
         if own.checkpoint:
             check_changes(own.checkpoint.experiment, local, path, settings_stay=engine.settings_stay)
         check_rounds(local, own)
-        alone = _Run(local, fleet.baseline(local, own), own, to_resume=folder.path)
-        folder.rewind(experiment, {**fleet.files, **extra_files})
+        alone = _Run(local, fleet.baseline(local, own), own, to_resume=run)
+        rewind()
         own.rewind(local)
         with alone.rounds(watcher) as train:
             outcome = train()
@@ -221,7 +214,9 @@ class _Run:
                     history.append(scores)
                     return has_stalled(history, experiment.patience, experiment.task_set)
 
-                history, guard, progress = self._evaluations(), make_guard(experiment, fleet), self._progress
+                history, guard, checkpoint = self._evaluations(), make_guard(experiment, fleet), self.folder.checkpoint
+                names = {spec.name for spec in experiment.specs}
+                progress = drop_departed_clients(checkpoint.progress, names) if checkpoint else None
                 over = progress and has_stalled(history, experiment.patience, experiment.task_set)
                 yield partial(
                     run_rounds,
@@ -245,17 +240,12 @@ class _Run:
         fleet.gather()
         watcher.started(self.experiment, fleet.shards)
         events.watcher = watcher
-        events.follow(fleet, checkpoint.clients if checkpoint else (), "test" if self.experiment.tested else "val")
+        known, final = checkpoint.clients if checkpoint else (), "test" if self.experiment.tested else "val"
+        events.follow(fleet.profiles, fleet.traffic, known, final)
         fleet.warm_up()
         if fleet.checkpoint_first:
             self._commit(Progress())
         return Watchers(events, *look_ahead_watchers(self.experiment, fleet, events, watcher.batch), watcher)
-
-    @property
-    def _progress(self) -> Progress | None:
-        """The state to continue from, without clients that have left; None before the first round."""
-        checkpoint, names = self.folder.checkpoint, {spec.name for spec in self.experiment.specs}
-        return drop_departed_clients(checkpoint.progress, names) if checkpoint else None
 
     def _evaluations(self) -> list[Scores]:
         """The scores of the evaluations that the run has done already."""

@@ -277,8 +277,8 @@ def check_method(
     ]
     for stack in stacks:
         try_aggregator(*stack)
-    for line in unlike_classes(method, profiles.values()):
-        log.warning("%s", line)
+    if method.head is not None:
+        _warn_of_unlike_classes(method.head.at(0.0), profiles.values())
     if method.all_aggregators and not any(is_shared(*stack) for stack in stacks):
         alone = len(profiles) == 1
         why = "there is only one" if alone else "no two have a part that it mixes, with the same layout and group"
@@ -304,24 +304,20 @@ def mixable_parts(profiles: Iterable[Profile]) -> dict[str, frozenset[Part]]:
     }
 
 
-def unlike_classes(method: Method, profiles: Iterable[Profile]) -> list[str]:
-    """Name two heads of each layout that a method would mix if the names of their classes were the same."""
-    if method.head is None:
-        return []
+def _warn_of_unlike_classes(aggregator: Aggregator, profiles: Iterable[Profile]) -> None:
+    """Name two heads of each layout that would be mixed if the names of their classes were the same."""
     firsts: dict[Layout, dict[tuple[str, str], Member]] = {}  # by layout, and by classes and group
     for profile in profiles:
         for slot in (slot for slot in profile.layouts if slot.part == "head"):
             layout, _, classes = layouts_of(profile, slot)[1]
             member = _member(profile, slot)
             firsts.setdefault(layout, {}).setdefault((classes, member.group), member)
-    lines = []
     for layout, members in firsts.items():
         for ((classes, _), one), ((others, _), other) in combinations(members.items(), 2):
-            if classes != others and is_shared(method.head.at(0.0), "head", [one, other], layout):
-                names = f"{one.name} and {other.name}"
-                lines.append(f"method.head: heads of {names} are not mixed: their classes have different names")
+            if classes != others and is_shared(aggregator, "head", [one, other], layout):
+                why = "their classes have different names"
+                log.warning("method.head: heads of %s and %s are not mixed: %s", one.name, other.name, why)
                 break
-    return lines
 
 
 def layouts_of(profile: Profile, slot: Slot) -> tuple[Part, Layouts]:

@@ -28,8 +28,7 @@ from fedhca2.messages import Addend, Delivery, Order, Profile
 from fedhca2.methods import Method, resolve
 from fedhca2.objectives import Objective
 from fedhca2.params import Layout, Part, Slot, flatten
-from fedhca2.run_folder.checkpoints import progress_as_state, progress_from_state
-from fedhca2.run_folder.records import Progress
+from fedhca2.run_folder.records import Progress, progress_as_state, progress_from_state
 
 log = logging.getLogger("flwr")  # which Flower shows
 T = TypeVar("T")

@@ -15,10 +15,10 @@ from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
 from fedhca2.records import Records
 from fedhca2.reports.variants import changed_settings, settings_text, variants
-from fedhca2.run_folder.baseline import FREE as FREE_IN_BASELINE
 from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scored, Scores, across_clients, gains_by_client, overall_gain, task_scores
+from fedhca2.run_folder.writer import FREE as FREE_IN_BASELINE
 from fedhca2.tasks.task import TRIVIAL
 from fedhca2.words import counted, metric_heading
 

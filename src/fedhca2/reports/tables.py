@@ -219,12 +219,12 @@ def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
     """What a run will do: a row for each client, and sentences about bytes and memory."""
     rows = [
         [
-            client.client,
-            ", ".join(client.tasks),
-            *map(str, (client.train, client.val, client.steps)),
-            f"{sum(client.parameters.values()) / 1e6:.3g} M",
-            ", ".join(f"{part} ({kind})" for part, kind in client.sends.items()) or "nothing",
-            *map(size_text, (client.bytes_up, client.bytes_down)),
+            client["client"],
+            ", ".join(client["tasks"]),
+            *(str(client[key]) for key in ("train", "val", "steps")),
+            f"{sum(client['parameters'].values()) / 1e6:.3g} M",
+            ", ".join(f"{part} ({kind})" for part, kind in client["sends"].items()) or "nothing",
+            *(size_text(client[key]) for key in ("bytes_up", "bytes_down")),
         ]
         for client in forecast.clients
     ]

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedhca2.methods import METHODS
-from fedhca2.run_folder.baseline import FREE as FREE_IN_BASELINE
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.writer import FREE as FREE_IN_BASELINE
 
 PARTS = ("encoder", "decoder", "head")  # of a model that a method may aggregate
 

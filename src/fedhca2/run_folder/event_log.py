@@ -4,10 +4,9 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from math import nan
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,18 +23,8 @@ REGISTERED, EVICTED = "registered", "evicted"  # sites; these events belong to n
 MOST_MEMBERS = 128  # of an aggregation whose products and weights are logged: they are as many as pairs of members
 MOST_INLINE = 24  # members whose matrices are in the event itself
 KIND = re.compile(rb'\{"event": "([^"\\]*)"')  # how a line begins
+Traffic = Callable[[Order, Reply], tuple[int, int]]  # the bytes up and down of an order and its reply
 START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}
-
-
-class Clients(Protocol):
-    """What the log needs to know of a run's clients."""
-
-    @property
-    def profiles(self) -> Mapping[str, Profile]:
-        """The clients that take part so far."""
-
-    def traffic(self, order: Order, reply: Reply) -> tuple[int, int]:
-        """The bytes up and down of an order and its reply."""
 
 
 class EventLog(Watcher):
@@ -47,13 +36,15 @@ class EventLog(Watcher):
     def __init__(self, run: Path, position: Mapping[str, Any], done: int = 0) -> None:
         """`done` is the number of rounds before the position."""
         self._run, self.watcher = run, Watcher()  # which gets every event
-        self._clients: Clients | None = None
+        self._profiles: Mapping[str, Profile] = {}
+        self._traffic: Traffic = lambda order, reply: (reply.nbytes, order.nbytes)
         self._introduced, self._final = set[str](), "val"
         path, self._matrices = run / EVENTS, run / MATRICES
         self._file = path.open("a", encoding="utf-8")
         with path.open("rb") as file:
             file.seek(position["events"])
-            lasting = [line for line in file if _is_lasting(line)]
+            starts = [(KIND.match(line), line) for line in file if line.endswith(b"\n")]
+        lasting = [line for start, line in starts if start and start[1].decode() in (REGISTERED, EVICTED)]
         self._file.truncate(position["events"])
         self._written = Counter[int]()  # files of matrices by round
         for matrices in self._matrices.glob("*.npz"):
@@ -102,21 +93,21 @@ class EventLog(Watcher):
         write_arrays(self._matrices / name, arrays, ORDINARY)
         self.log(event, round=round, **values, matrices=name)
 
-    def follow(self, clients: Clients, introduced: Iterable[str], final: str) -> None:
+    def follow(self, profiles: Mapping[str, Profile], traffic: Traffic, introduced: Iterable[str], final: str) -> None:
         """Watch these clients from now on, and log the profiles of those that have not been logged.
 
+        :param profiles: of the clients that take part so far; may grow.
         :param final: the images that final scores are on: "val" or "test".
         """
-        self._clients, self._introduced, self._final = clients, {*introduced}, final
+        self._profiles, self._traffic = profiles, traffic
+        self._introduced, self._final = {*introduced}, final
         self._introduce()
 
     def _introduce(self) -> None:
         """Log who else takes part, and the layout of the decoders' rows."""
-        profiles = self._clients.profiles if self._clients else {}
-        for client, profile in profiles.items():
-            if client in self._introduced:
-                continue
+        for client in [client for client in self._profiles if client not in self._introduced]:
             self._introduced.add(client)
+            profile = self._profiles[client]
             layouts = profile.layouts.items()
             self.log(
                 "profile",
@@ -130,14 +121,14 @@ class EventLog(Watcher):
 
     def replied(self, order: Order, reply: Reply) -> None:
         """Log a reply, and count its update as sent."""
-        up, down = self._clients.traffic(order, reply) if self._clients else (reply.nbytes, order.nbytes)
-        split = self._final if order.finish else "val"
+        up, down = self._traffic(order, reply)
+        kind = self._final if order.finish and self._final != "val" else "metric"
         self.bytes_up, self.bytes_down = self.bytes_up + up, self.bytes_down + down
         self.updates[reply.client] += bool(order.upload) and not reply.failed  # which may be part of a sum
         who = {"round": order.round, "client": reply.client}
         for task, scores in reply.metrics.items():
             for metric, value in scores.items():
-                self.log("metric" if split == "val" else split, **who, task=task, metric=metric, value=value)
+                self.log(kind, **who, task=task, metric=metric, value=value)
         for task, value in reply.losses.items():
             self.log("loss", **who, task=task, metric="loss", value=value)
         if reply.effect and order.compare:
@@ -194,11 +185,6 @@ def _describe(aggregation: Aggregation) -> tuple[dict[str, Any], dict[str, Any]]
     return values, matrices
 
 
-def _is_lasting(line: bytes) -> bool:
-    kind = KIND.match(line)
-    return kind is not None and line.endswith(b"\n") and kind[1].decode() in (REGISTERED, EVICTED)
-
-
 def read_matrices(run: Path, event: Event) -> Event:
     """The same event with all its matrices, which may be in a file of their own; raises UserError if it is damaged."""
     if event["event"] == "aggregation":
@@ -243,10 +229,4 @@ def parse_event(line: bytes, where: str) -> Event:
         event = json.loads(line)
     except (ValueError, RecursionError):
         raise UserError(where, f"expected JSON, got {line[:40].decode(errors='replace')!r}") from None
-    return check_values(mapping(where, event), where)
-
-
-def check_values(event: Event, where: str) -> Event:
-    """Check an event, and replace null, which stands for a non-finite number, with NaN where it is a value."""
-    check_event(event, where)
-    return event | {key: nan for key in ("value", "before", "after") if event.get(key, 0.0) is None}
+    return check_event(mapping(where, event), where)

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedhca2.errors import UserError
-from fedhca2.imports import NotAllowedError
 from fedhca2.run_folder.folder import BASELINE_FOLDER, CONFIG, in_use
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import Result
 
 State = Literal["running", "interrupted", "finished", "failed", "unreadable"]
 
@@ -46,39 +44,25 @@ def describe_run(folder: Path) -> ListedRun:
     """Describe one run; one that cannot be read is listed as such."""
     run = RunFiles(folder)
     try:
+        if run.finished:
+            state: State = "failed" if run.everyone_failed else "finished"
+        else:
+            state = "running" if in_use(folder) else "interrupted"
         result = run.recorded_result
         begun = datetime.fromtimestamp(run.config_file.stat().st_mtime, UTC).isoformat(timespec="seconds")
         return ListedRun(
             folder,
-            _state(run),
+            state,
             name=run.config.get("name"),
             method=run.method,
             seed=run.config.get("seed"),
             round=max((event["round"] + 1 for event in run.of("round")), default=0),
             rounds=run.rounds,
-            delta_m=_gain(run, result),
+            delta_m=result.delta_m if result else None,
             started=result.origin["started"] if result and result.origin else begun,
         )
     except (OSError, UserError):  # damaged, or not ours to read; the list goes on
         return ListedRun(folder, "unreadable")
-
-
-def _gain(run: RunFiles, result: Result | None) -> float | None:
-    """The run's Δm, which an older file does not have; it then takes the code of the run's tasks to compute it."""
-    if result is None:
-        return None
-    if result.delta_m is None or "delta_m_by_client" in result.model_fields_set:
-        return result.delta_m
-    try:
-        return run.outcome.delta_m
-    except NotAllowedError:
-        return None
-
-
-def _state(run: RunFiles) -> State:
-    if run.finished:
-        return "failed" if run.everyone_failed else "finished"
-    return "running" if in_use(run.path) else "interrupted"
 
 
 def _folders(folder: Path) -> Iterator[Path]:

@@ -1,7 +1,7 @@
 """Reading a run from its files."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,26 +14,12 @@ from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import ClientEntry, client_kind
 from fedhca2.experiment.sources import read_config
 from fedhca2.imports import NotAllowedError, is_allowed, is_import_path, only_allowed
-from fedhca2.run_folder.event_log import Event, check_values, read_events, read_matrices
+from fedhca2.run_folder import folder
+from fedhca2.run_folder.event_log import Event, read_events, read_matrices
 from fedhca2.run_folder.files import Array as Array
 from fedhca2.run_folder.files import mapping, read_arrays, read_json
-from fedhca2.run_folder.folder import (
-    BASELINE,
-    BASELINE_FOLDER,
-    BASELINE_METRICS,
-    CHECKPOINTS,
-    CONFIG,
-    EVENTS,
-    FLOWER,
-    MODELS,
-    PAGE,
-    PARTITION,
-    RESULT,
-    SAMPLES,
-    TASK_FACTS,
-)
-from fedhca2.run_folder.result import Result, Scores, overall_gain
-from fedhca2.run_folder.schema import ConfigHead, TaskFacts, check_scores, task_from, validate
+from fedhca2.run_folder.result import Result, Scores
+from fedhca2.run_folder.schema import CONFIG_HEAD, TASK_FACTS, check_event, check_scores, task_from, validate
 from fedhca2.tasks import TASKS, TaskSet
 from fedhca2.tasks.built_in import DeclaredTask, make_task_set
 
@@ -45,13 +31,14 @@ class RunFiles:
     """A run's folder, finished or not."""
 
     path: Path
+    _by_kind: dict[str, list[Event]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFiles":
         """Open the run in this folder; raises UserError if there is none."""
         files = cls(Path(path))
         if not files.begun:
-            raise UserError(path, f"expected a run's folder, got no {CONFIG} in it")
+            raise UserError(path, f"expected a run's folder, got no {folder.CONFIG} in it")
         return files
 
     @property
@@ -62,12 +49,12 @@ class RunFiles:
     @property
     def finished(self) -> bool:
         """Whether the run is finished."""
-        return (self.path / RESULT).is_file()
+        return (self.path / folder.RESULT).is_file()
 
     @property
     def config_file(self) -> Path:
         """The resolved config, a file that `Experiment.load` reads."""
-        return self.path / CONFIG
+        return self.path / folder.CONFIG
 
     @property
     def config_text(self) -> str:
@@ -78,7 +65,7 @@ class RunFiles:
     def config(self) -> dict[str, Any]:
         """The resolved config."""
         config = mapping(self.config_file, read_config(self.config_file))
-        validate(ConfigHead, config, str(self.config_file))
+        validate(CONFIG_HEAD, config, str(self.config_file))
         return config
 
     def experiment(self, overrides: list[str] | None = None) -> Experiment:
@@ -104,41 +91,35 @@ class RunFiles:
 
         What another version left out is empty, or as configured.
         """
-        values = self._mapping(RESULT)
+        values = self._mapping(folder.RESULT)
         if values is None:
             return None
         lost = {key: self.config[key] for key in ("name", "rounds", "seed") if key not in values}
-        return validate(Result, values | lost, str(self.path / RESULT))
+        return validate(Result, values | lost, str(self.path / folder.RESULT))
 
     @cached_property
     def result(self) -> Result | None:
         """The outcome of the run; None before its end."""
-        recorded = self.recorded_result
-        if recorded is None:
-            return None
-        check_scores(recorded, self.task_set, str(self.path / RESULT))
-        if "delta_m_by_client" in recorded.model_fields_set:
-            return recorded
-        gain = overall_gain(recorded.clients, recorded.baseline or {}, self.task_set, self._kinds(recorded.clients))
-        # `delta_m` of an older file is that by client.
-        return recorded.model_copy(update={"delta_m": gain, "delta_m_by_client": recorded.delta_m})
+        if self.recorded_result is not None:
+            check_scores(self.recorded_result, self.task_set, str(self.path / folder.RESULT))
+        return self.recorded_result
 
     @property
     def outcome(self) -> Result:
         """The outcome of the run; raises UserError before its end."""
         if self.result is None:
-            raise UserError(self.path, f"expected a finished run, got no {RESULT} in it")
+            raise UserError(self.path, f"expected a finished run, got no {folder.RESULT} in it")
         return self.result
 
     @property
     def partition(self) -> dict[str, Any] | None:
         """Every client's images by id, {client: {data, train, val, dealt}}; empty if only the sites know them."""
-        return self._mapping(PARTITION)
+        return self._mapping(folder.PARTITION)
 
     @property
     def flower_note(self) -> dict[str, Any] | None:
         """For a run over Flower: its name for sites in `run`, the `engine`, and Flower's own number in `flower_run`."""
-        return self._mapping(FLOWER)
+        return self._mapping(folder.FLOWER)
 
     def _mapping(self, name: str) -> dict[str, Any] | None:
         """The content of a file of JSON, if there is one."""
@@ -148,7 +129,7 @@ class RunFiles:
     @property
     def events_file(self) -> Path:
         """The file of events, one line of JSON each."""
-        return self.path / EVENTS
+        return self.path / folder.EVENTS
 
     @property
     def events(self) -> list[Event]:
@@ -161,10 +142,6 @@ class RunFiles:
             events = self._check_tasks(read_events(self.events_file, kind))
             self._by_kind[kind] = [read_matrices(self.path, event) for event in events]
         return self._by_kind[kind]
-
-    @cached_property
-    def _by_kind(self) -> dict[str, list[Event]]:
-        return {}
 
     def _check_tasks(self, events: Iterable[Event], path: Path | None = None) -> list[Event]:
         """The same events; raises UserError if one is about a task that the config does not declare."""
@@ -191,10 +168,12 @@ class RunFiles:
         tasks = mapping(f"{self.config_file}: tasks", self.config.get("tasks", {}))
         try:
             declared = {name: DeclaredTask.model_validate(task) for name, task in tasks.items()}
-            foreign = [
-                name for name, task in declared.items() if is_import_path(task.kind) and not is_allowed(task.kind)
-            ]
-            by_facts = {name: task_from(name, self._facts[name]) for name in foreign if name in self._facts}
+            kinds = {name: task.kind for name, task in declared.items()}
+            foreign = {name for name, kind in kinds.items() if is_import_path(kind) and not is_allowed(kind)}
+            facts = self._mapping(folder.TASK_FACTS) if foreign else None  # older runs have none
+            for name, each in (facts or {}).items():
+                validate(TASK_FACTS, each, f"{self.path / folder.TASK_FACTS}: {name!r:.60}")
+            by_facts = {name: task_from(name, each) for name, each in (facts or {}).items() if name in foreign}
             with only_allowed(self.config_file):
                 loaded = make_task_set(declared | dict.fromkeys(by_facts, DeclaredTask(kind="regression")))
         except NotAllowedError:
@@ -204,14 +183,6 @@ class RunFiles:
         except ValueError as error:
             raise UserError(self.config_file, f"tasks: {error}") from None
         return TaskSet([*loaded.values(), *by_facts.values()]) if by_facts else loaded
-
-    @cached_property
-    def _facts(self) -> dict[str, Any]:
-        """What the run recorded of its own tasks; nothing if it is older than that."""
-        facts = self._mapping(TASK_FACTS) or {}
-        for name, each in facts.items():
-            validate(TaskFacts, each, f"{self.path / TASK_FACTS}: {name!r:.60}")
-        return facts
 
     @property
     def method(self) -> str:
@@ -241,7 +212,7 @@ class RunFiles:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The kind of every client: its data set and tasks."""
-        return self._kinds(self.tasks)
+        return {client: client_kind(self.dataset(client), names) for client, names in self.tasks.items()}
 
     @property
     def several_of_a_kind(self) -> bool:
@@ -254,37 +225,31 @@ class RunFiles:
 
     @cached_property
     def _datasets(self) -> dict[str, str]:
-        reported = {event["client"]: event["dataset"] for event in self.of("profile")}
-        return reported or {name: entry.data for entry in self._entries for name in entry.named}
-
-    @property
-    def _entries(self) -> list[ClientEntry]:
-        """The clients of the config, for a folder without events."""
-        return validate(list[ClientEntry], self.config.get("clients", []), f"{self.config_file}: clients")
-
-    def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
-        return {client: client_kind(self.dataset(client), names) for client, names in tasks.items()}
+        if reported := {event["client"]: event["dataset"] for event in self.of("profile")}:
+            return reported
+        entries = validate(list[ClientEntry], self.config.get("clients", []), f"{self.config_file}: clients")
+        return {name: entry.data for entry in entries for name in entry.named}
 
     @cached_property
     def baseline(self) -> "RunFiles":
         """The Local baseline trained within the run, if there is one."""
-        return RunFiles(self.path / BASELINE_FOLDER)
+        return RunFiles(self.path / folder.BASELINE_FOLDER)
 
     @property
     def recorded_baseline(self) -> Scores | None:
         """The scores of a baseline from another run, if there is one."""
-        path = self.path / BASELINE
+        path = self.path / folder.BASELINE
         return validate(Scores, read_json(path), str(path)) if path.is_file() else None
 
     def baseline_events(self, kind: str) -> list[Event]:
         """The `metric` or `loss` events of the Local baseline, from this run or another."""
         if self.baseline.begun:
             return self.baseline.of(kind)
-        path = self.path / BASELINE_METRICS
+        path = self.path / folder.BASELINE_METRICS
         if not path.is_file():
             return []
         try:
-            events = [check_values(mapping(path, event), str(path)) for event in read_json(path)]
+            events = [check_event(mapping(path, event), str(path)) for event in read_json(path)]
         except TypeError as error:
             raise UserError(path, f"expected a list of events, got {error}") from None
         return self._check_tasks((event for event in events if event["event"] == kind), path)
@@ -292,26 +257,27 @@ class RunFiles:
     @property
     def checkpoints(self) -> set[Path]:
         """All checkpoints, including the baseline's."""
-        return set(self.path.glob(f"**/{CHECKPOINTS}/round-*"))
+        return set(self.path.glob(f"**/{folder.CHECKPOINTS}/round-*"))
 
     def model_file(self, client: str) -> Path:
         """A client's trained model in a finished run."""
-        return self.path / MODELS / f"{client}.safetensors"
+        return self.path / folder.MODELS / f"{client}.safetensors"
 
     @property
     def outcome_files(self) -> dict[str, Path]:
         """The files to keep of a finished run, by their names in its folder: config, result, page, models."""
-        paths = [*(self.path / name for name in (CONFIG, RESULT, PAGE)), *(self.path / MODELS).glob("*.safetensors")]
+        names = (folder.CONFIG, folder.RESULT, folder.PAGE)
+        paths = [*(self.path / name for name in names), *(self.path / folder.MODELS).glob("*.safetensors")]
         return {path.relative_to(self.path).as_posix(): path for path in sorted(paths) if path.is_file()}
 
     def samples_file(self, client: str) -> Path:
         """The file of a client's sample images."""
-        return self.path / SAMPLES / f"{client}.npz"
+        return self.path / folder.SAMPLES / f"{client}.npz"
 
     @property
     def sampled_clients(self) -> list[str]:
         """The clients with sample images."""
-        return sorted(file.stem for file in (self.path / SAMPLES).glob("*.npz"))
+        return sorted(file.stem for file in (self.path / folder.SAMPLES).glob("*.npz"))
 
     def samples(self, client: str) -> dict[str, Array]:
         """A client's sample images, labels and predictions; empty if it has none."""

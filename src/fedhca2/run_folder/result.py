@@ -251,20 +251,16 @@ def origin() -> dict[str, Any]:
     """Where a run comes from: the command, when it started, and the commit of the working directory's repository."""
     program, *words = sys.argv
     program = "fedhca2" if Path(program).name in ("fedhca2", "__main__.py") else program
+    head, changes = _git("rev-parse", "HEAD"), _git("-c", "core.fsmonitor=false", "status", "--porcelain")
     return {
         "command": shlex.join([program, *words]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git": _commit(),
+        "git": head and {"commit": head.strip(), "dirty": changes is None or bool(changes)},
     }
 
 
-def _commit() -> dict[str, Any] | None:
-    """The commit of the working directory, and whether files differ from it; None outside of a repository."""
-    head, changes = _git("rev-parse", "HEAD"), _git("-c", "core.fsmonitor=false", "status", "--porcelain")
-    return None if head is None else {"commit": head.strip(), "dirty": changes is None or bool(changes)}
-
-
 def _git(*words: str) -> str | None:
+    """What git says about the working directory; None outside of a repository."""
     try:
         done = subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=5)
     except (OSError, subprocess.SubprocessError):  # no git, no repository, or a very large one

@@ -3,12 +3,13 @@
 A run records what readers need of its users' own tasks, so that its folder can be read without importing their code.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
+from math import nan
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from torch import Tensor
 
 from fedhca2.errors import UserError, list_faults
@@ -23,41 +24,13 @@ Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
 Number = float | None  # None stands for a number that is not finite
 Matrix = list[list[Number]]
 Known = TypeVar("Known")
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
-class _FolderModel(BaseModel):
-    """Types are exact; what a newer version adds is left alone."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class _Members(_FolderModel):
-    round: Round
-    members: Annotated[list[str], Field(min_length=1)]
-    matrices: Annotated[str | None, Field(pattern=rf"^{MATRICES_FILE}$")] = None  # the file that they are in
-
-    @field_validator("members")
-    @classmethod
-    def _differ(cls, members: list[str]) -> list[str]:
-        if len(set(members)) < len(members):
-            raise ValueError("members: expected different names, got one twice")
-        return members
-
-
-class _Transfer(_Members):
-    losses: list[Number]
-    products: Matrix | None = None
-    transfer: Matrix | None = None
-
-
-class _Aggregation(_Members):
-    part: str
-    measure: str
-    gets: list[list[Count]]
-    products: Matrix | None = None
-    mixing: list[Matrix | list[Matrix]] | None = None
-    votes: list[Matrix] | None = None
-    of: Count | None = None  # the number of all members, if only some of them are logged
+def _check_names(members: list[str]) -> list[str]:
+    if len(set(members)) < len(members):
+        raise ValueError("members: expected different names, got one twice")
+    return members
 
 
 def check_matrices(event: Mapping[str, Any], where: str) -> None:
@@ -80,9 +53,21 @@ def check_matrices(event: Mapping[str, Any], where: str) -> None:
         raise UserError(where, f"{error}") from None
 
 
+def _model(name: str, fields: Mapping[str, Any]) -> type[BaseModel]:
+    """Data with these fields, of which optional ones have a default. Types are exact; other fields are left alone."""
+    typed = {key: of if isinstance(of, tuple) else (of, ...) for key, of in fields.items()}
+    return create_model(name, __config__=ConfigDict(strict=True, extra="allow"), **dict[str, Any](typed))
+
+
 ROUND: Mapping[str, Any] = {"round": Round}
 CLIENT: Mapping[str, Any] = {**ROUND, "client": str}
 SCORE: Mapping[str, Any] = {**CLIENT, "task": str, "metric": str, "value": Number}
+MEMBERS: Mapping[str, Any] = {
+    **ROUND,
+    "members": Annotated[list[str], Field(min_length=1), AfterValidator(_check_names)],
+    "products": (Matrix | None, None),
+    "matrices": (Annotated[str | None, Field(pattern=rf"^{MATRICES_FILE}$")], None),  # the file that they are in
+}
 FIELDS: Mapping[str, Mapping[str, Any]] = {  # what every event of a kind has
     "metric": SCORE,
     "test": SCORE,
@@ -103,38 +88,44 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {  # what every event of a kind has
         "decoders": dict[str, list[str]],
     },
     "effect": {**CLIENT, "before": Number, "after": Number, "seconds": float},
+    "transfer": {**MEMBERS, "losses": list[Number], "transfer": (Matrix | None, None)},
+    "aggregation": {
+        **MEMBERS,
+        "part": str,
+        "measure": str,
+        "gets": list[list[Count]],
+        "mixing": (list[Matrix | list[Matrix]] | None, None),
+        "votes": (list[Matrix] | None, None),
+        "of": (Count | None, None),  # the number of all members, if only some of them are logged
+    },
 }
-EVENTS: Mapping[str, type[_FolderModel]] = {
-    kind: create_model(kind, __base__=_FolderModel, **dict[str, Any]({name: (of, ...) for name, of in values.items()}))
-    for kind, values in FIELDS.items()
-} | {"aggregation": _Aggregation, "transfer": _Transfer}
+EVENTS: Mapping[str, type[BaseModel]] = {kind: _model(kind, fields) for kind, fields in FIELDS.items()}
+CONFIG_HEAD = _model(  # what every config has
+    "config",
+    {
+        "name": str,
+        "seed": int,
+        "rounds": Annotated[int, Field(ge=1, le=MOST_ROUNDS)],
+        "method": _model("method", {"name": str}),
+    },
+)
+TASK_FACTS = _model(  # what readers need to know of a task
+    "task",
+    {
+        "title": str,
+        "unit": str,
+        "output": Literal["map", "vector"],
+        "counts_in_delta_m": bool,
+        "metrics": Annotated[dict[str, bool], Field(min_length=1)],  # whether higher is better
+    },
+)
 
 
-class _Method(_FolderModel):
-    name: str
+def check_event(event: dict[str, Any], where: str) -> dict[str, Any]:
+    """The event, with NaN for null, which stands for a non-finite number, where it is a value.
 
-
-class ConfigHead(_FolderModel):
-    """What every config has."""
-
-    name: str
-    seed: int
-    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
-    method: _Method
-
-
-class TaskFacts(_FolderModel):
-    """What readers need to know of a task."""
-
-    title: str
-    unit: str
-    output: Literal["map", "vector"]
-    counts_in_delta_m: bool
-    metrics: Annotated[dict[str, bool], Field(min_length=1)]  # whether higher is better
-
-
-def check_event(event: Mapping[str, Any], where: str) -> None:
-    """Raise UserError unless an event has the fields of its kind; kinds of newer versions may have any."""
+    Raises UserError unless it has the fields of its kind; kinds of newer versions may have any.
+    """
     kind = event.get("event")
     if not isinstance(kind, str):
         raise UserError(where, f"expected the name of its event, got {kind!r:.40}")
@@ -142,6 +133,7 @@ def check_event(event: Mapping[str, Any], where: str) -> None:
         validate(EVENTS[kind], event, f"{where}: {kind}")
     if kind in ("aggregation", "transfer") and event.get("matrices") is None:
         check_matrices(event, f"{where}: {kind}")
+    return event | {key: nan for key in ("value", "before", "after") if event.get(key, 0.0) is None}
 
 
 def check_scores(result: Result, task_set: TaskSet, where: str) -> None:
@@ -157,16 +149,10 @@ def check_scores(result: Result, task_set: TaskSet, where: str) -> None:
 
 def validate(kind: type[Known], values: Any, where: str) -> Known:
     """The values as this type; raises UserError if they are not."""
-    adapter: TypeAdapter[Known] = _adapter(cast(Any, kind))
     try:
-        return adapter.validate_python(values)
+        return cast(Known, _adapter(kind).validate_python(values))
     except ValidationError as error:
         raise UserError.of([list_faults(error)[0].within(where)]) from None
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def facts_of(task: Task) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from fedhca2.federation.server import Server
 from fedhca2.messages import Profile, Reply
 from fedhca2.methods import Blend, resolve
 from fedhca2.params import ENCODER, Layout
-from fedhca2.run_folder.checkpoints import progress_as_state, progress_from_state
-from fedhca2.run_folder.records import Progress, Watcher
+from fedhca2.run_folder.records import Progress, Watcher, progress_as_state, progress_from_state
 from small import small
 
 NAMES = [f"c{i}" for i in range(10)]

@@ -11,19 +11,10 @@ from fedhca2.data.rendered import write_scenes
 from fedhca2.errors import UserError
 from fedhca2.federation.run import resume, run
 from fedhca2.run_folder.folder import lock_folder
-from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small
+from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small, tree
 
 pytestmark = pytest.mark.slow
 NOWHERE = {"kind": "nyud", "root": "nowhere"}
-
-
-def tree(folder):
-    """Content, mode and modification time of every file in a folder; empty if the folder does not exist."""
-    return {
-        path.relative_to(folder): (path.is_file() and path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
-        for path in sorted([folder, *folder.rglob("*")])
-        if path.exists()
-    }
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +56,10 @@ def exchanged(run):
     shutil.copy(folder / "client-road.safetensors", folder / "client-shop.safetensors")
 
 
+def lost_events(run):
+    (run / "metrics.jsonl").write_text("")
+
+
 def nothing(run): ...
 
 
@@ -94,12 +89,7 @@ REFUSED = {
     "a damaged server": ("stopped", cut(SERVER), [], "server.safetensors"),
     "a damaged client": ("stopped", cut(CLIENT), [], "client-road.safetensors"),
     "an exchanged client": ("stopped", exchanged, [], "belongs to another checkpoint"),
-    "lost events": (
-        "stopped",
-        lambda run: (run / "metrics.jsonl").write_text(""),
-        [],
-        "metrics.jsonl: expected at least",
-    ),
+    "lost events": ("stopped", lost_events, [], "metrics.jsonl: expected at least"),
     "a damaged baseline": ("stopped", cut(f"baseline/{CLIENT}"), ["rounds=4"], "client-road.safetensors"),
     "a damaged server of the baseline": ("stopped", cut(f"baseline/{SERVER}"), ["rounds=4"], "server.safetensors"),
     "a damaged client before a baseline": ("stopped", cut(CLIENT), ["rounds=4"], "client-road.safetensors"),

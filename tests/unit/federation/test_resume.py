@@ -125,14 +125,10 @@ def test_a_run_that_was_killed_before_it_had_a_config_begins_anew(once, tmp_path
 ROAD = {"name": "road", "data": "outdoor", "tasks": ["semseg"]}
 
 
-def test_a_client_that_left_is_asked_no_more(crashed):
-    assert list(resume_small(crashed(small()), [f"clients={json.dumps([ROAD])}"]).clients) == ["road"]
-
-
-def test_a_new_client_takes_the_images_of_one_that_left(crashed):
-    run = crashed(small())
+def test_a_client_that_left_is_asked_no_more_and_a_new_one_takes_its_images(crashed):
+    run, lane = crashed(small()), {"name": "lane", "data": "outdoor", "tasks": ["normals"]}
     before = RunFiles(run).partition
-    resume_small(run, [f"clients={json.dumps([ROAD, {**ROAD, 'name': 'lane', 'tasks': ['normals']}])}"])
+    assert list(resume_small(run, [f"clients={json.dumps([ROAD, lane])}"]).clients) == ["road", "lane"]
     after = RunFiles(run).partition
     assert (after["road"], sorted(after["lane"]["train"])) == (before["road"], sorted(before["shop"]["train"]))
 

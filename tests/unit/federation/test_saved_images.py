@@ -10,6 +10,7 @@ from PIL import Image
 from command import invoke
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.local import write_sites
+from small_run import tree
 from tiny_encoder import TINY
 
 pytestmark = pytest.mark.slow
@@ -46,10 +47,6 @@ def resume(folder):
     return invoke("resume", folder / "run", "--set", "rounds=2")
 
 
-def contents(run):
-    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-
-
 @pytest.fixture
 def cups(tmp_path):
     """A folder of images with a CSV file, and a finished run `run` of one round next to it."""
@@ -79,9 +76,9 @@ def test_a_run_keeps_its_images_when_rows_were_added(cups, tmp_path):
 def test_a_missing_image_is_an_error_that_changes_nothing(cups, tmp_path, command):
     used = partition(tmp_path / "run")["south"]["train"][0]
     drop_row(cups, used)
-    before = contents(tmp_path / "run")
+    before = tree(tmp_path / "run")
     done = invoke(command[0], tmp_path / "run", *command[1:])
-    assert (done.exit_code, contents(tmp_path / "run")) == (2, before)
+    assert (done.exit_code, tree(tmp_path / "run")) == (2, before)
     assert all(word in done.output for word in ("error: data.cups: ", "'south'", repr(used)))
 
 

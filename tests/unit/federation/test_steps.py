@@ -83,8 +83,8 @@ def test_the_guard_counts_steps():
 
 
 def test_the_forecast_has_the_steps_of_a_round():
-    assert {client.steps for client in forecast(rounds_of({"steps": 4})).clients} == {4}
-    assert {client.steps for client in forecast(rounds_of({"epochs": 2})).clients} == {6}
+    assert {client["steps"] for client in forecast(rounds_of({"steps": 4})).clients} == {4}
+    assert {client["steps"] for client in forecast(rounds_of({"epochs": 2})).clients} == {6}
 
 
 def test_alone_longer_takes_the_steps_of_all_at_the_stretched_schedule(tmp_path):

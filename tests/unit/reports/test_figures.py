@@ -13,8 +13,8 @@ from fedhca2.reports.figures.conflict import SYMBOLS, Point, conflict_figures, p
 from fedhca2.reports.figures.curves import cost_figures, draw_series, loss_curves, metric_curves, weight_figures
 from fedhca2.reports.figures.groups import ClientGroups, by_members, group_clients, mean_of
 from fedhca2.reports.figures.mixing import attention_figures, chosen_members, grouping_figures
-from fedhca2.run_folder.baseline import baseline_files
 from fedhca2.run_folder.folder import BASELINE_METRICS
+from fedhca2.run_folder.writer import baseline_files
 from made_run import made_run
 
 

@@ -8,7 +8,7 @@ import pytest
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.local import resume_over_flower
 from fedhca2.run_folder.writer import join_baseline
-from small_run import Silent, resume_small, small
+from small_run import Silent, resume_small, small, tree
 
 FILES = ["config.yaml", "metrics.jsonl", "result.json", "partition.json", "report.html", ".lock", "tracking.json"]
 FOLDERS = ["checkpoints", "checkpoints/round-000001", "models", "samples", "baseline"]
@@ -41,19 +41,13 @@ def linked(trained, tmp_path):
     return link
 
 
-def contents(path):
-    """Every file below a path with its content, and the modes of all."""
-    paths = [path, *sorted(path.rglob("*"))]
-    return {path: (path.stat().st_mode, path.is_file() and path.read_bytes()) for path in paths}
-
-
 @pytest.mark.parametrize("name", [*FILES, *FOLDERS])
 def test_a_run_with_a_link_is_not_resumed(linked, name):
     run, elsewhere = linked(name)
-    before = contents(elsewhere)
+    before = tree(elsewhere)
     with pytest.raises(UserError, match=f"{name}: expected a file or a folder of the run, got a link"):
         resume_small(run, ["rounds=2"])
-    assert contents(elsewhere) == before
+    assert tree(elsewhere) == before
 
 
 def test_a_run_with_a_link_is_not_compared(linked, trained):

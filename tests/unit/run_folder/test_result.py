@@ -1,10 +1,20 @@
+"""A run's result: gains, where it comes from, and JSON that every program can read."""
+
+import json
 import subprocess
-from math import isnan
+from math import inf, isnan, nan
 
 import pytest
 
-from fedhca2.run_folder.result import origin, overall_gain, task_scores
+from command import parse_strictly, printed
+from fedhca2.reports.comparison import gather
+from fedhca2.reports.layouts import to_latex, to_markdown
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import headline, origin, overall_gain, task_scores
+from fedhca2.run_folder.writer import RunFolder, read_baseline
 from fedhca2.tasks import TASKS
+from made_run import made_run
+from small_run import run_small, small
 
 
 @pytest.mark.parametrize(
@@ -39,3 +49,57 @@ def test_the_commit_is_that_of_the_working_directory(tmp_path, monkeypatch):
     assert (len(clean["commit"]), clean["dirty"]) == (40, False)
     (tmp_path / "new.py").touch()
     assert origin()["git"] == clean | {"dirty": True}
+
+
+def holed_run(path, method="fedhca2"):
+    """A made run without Δm and without one client's scores."""
+    made_run(path, method)
+    result = parse_strictly((path / "result.json").read_text())
+    for scores in (result["clients"], result["baseline"] or {}):
+        if "road" in scores:
+            scores["road"]["semseg"]["miou"] = None
+    result["delta_m"] = result["delta_m_by_client"] = None
+    (path / "result.json").write_text(json.dumps(result))
+    lines = [parse_strictly(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    lines = [line | {"value": None} if line.get("client") == "road" and "value" in line else line for line in lines]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return RunFiles.open(path)
+
+
+@pytest.mark.parametrize("value", [nan, inf, -inf])
+def test_nan_and_infinities_are_written_as_null(tmp_path, value):
+    folder = RunFolder.new(tmp_path / "run")
+    folder.rewind(small())
+    folder.events.log("metric", value=value)
+    folder.finish({"clients": {"a": {"sal": {"max_f": value}}}})
+    folder.close()
+    assert parse_strictly((tmp_path / "run" / "metrics.jsonl").read_text())["value"] is None
+    assert parse_strictly((tmp_path / "run" / "result.json").read_text())["clients"]["a"]["sal"]["max_f"] is None
+
+
+def test_a_score_that_is_null_is_not_known(tmp_path):
+    local, ours = (holed_run(tmp_path / method, method) for method in ("local", "fedhca2"))
+    assert isnan(headline(TASKS["semseg"], ours.result.clients["road"]["semseg"]).value)
+    printed("report", ours.path)
+    assert "Δm is unknown" in (ours.path / "report.html").read_text("utf-8")
+    printed("report", local.path, ours.path)
+    comparison = gather([local, ours])
+    assert "| — |" in to_markdown(comparison)
+    assert "nan" not in to_markdown(comparison) + to_latex(comparison) + comparison.table().to_csv()
+    shown = printed("watch", ours.path, "--once")
+    assert ("—" in shown, "nan" in shown) == (True, False)
+
+
+def test_a_run_with_a_null_score_can_be_a_baseline(tmp_path):
+    holed_run(tmp_path, "local")
+    (tmp_path / "config.yaml").write_text(small("local").to_yaml())
+    assert isnan(read_baseline(tmp_path, small())["road"]["semseg"]["miou"])
+
+
+@pytest.mark.slow
+def test_a_run_whose_local_scores_are_zero_writes_strict_json(tmp_path):
+    result = run_small(small(rounds=1, baseline=True), tmp_path)
+    assert result.baseline["road"]["semseg"]["miou"] == 0  # so there is no gain over it
+    for path in tmp_path.rglob("*.json*"):
+        for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
+            parse_strictly(text)

@@ -1,4 +1,7 @@
-"""A run's folder may come from anybody: what is wrong in it is one line that names the file, never a traceback."""
+"""Reading a run, of this version or another: what is wrong in it is one line that names the file, never a traceback.
+
+A run records of its users' own tasks what a reader needs, so that reading imports no code.
+"""
 
 import json
 import tracemalloc
@@ -6,11 +9,16 @@ import zipfile
 
 import numpy as np
 import pytest
+import yaml
 
 from fedhca2.errors import UserError
 from fedhca2.reports.page.write import single_sections
 from fedhca2.run_folder.reader import RunFiles
-from made_run import made_run
+from fedhca2.run_folder.result import headline
+from fedhca2.run_folder.schema import facts_of, task_from
+from fedhca2.runs import Run
+from fedhca2.tasks import TASKS
+from made_run import crowded_run, made_run, with_twin
 
 EVENTS = [
     ("metric", "round", -1),
@@ -128,11 +136,14 @@ def test_endless_rounds_are_refused(folder, changed):
 IMAGES = [np.zeros((2, 3, 4), np.uint8), np.zeros((2, 3, 4, 4)), np.zeros((0, 3, 4, 4), np.uint8)]
 
 
-@pytest.mark.parametrize("image", IMAGES)
-def test_samples_that_are_no_images_are_refused(tmp_path, image):
-    run = made_run(tmp_path)
-    np.savez(tmp_path / "samples" / "road.npz", image=image)
-    with pytest.raises(UserError, match="expected samples of a run"):
+@pytest.mark.parametrize("image", [*IMAGES, None])
+def test_samples_that_are_damaged_or_no_images_are_refused(tmp_path, image):
+    run, file = made_run(tmp_path), tmp_path / "samples" / "road.npz"
+    if image is None:
+        file.write_bytes(file.read_bytes()[:-30])
+    else:
+        np.savez(file, image=image)
+    with pytest.raises(UserError, match=r"road\.npz: expected samples of a run, got"):
         run.samples("road")
 
 
@@ -162,3 +173,122 @@ def test_samples_whose_header_lies_are_refused(tmp_path):
         np.lib.format.write_array_header_1_0(array, header)
     with pytest.raises(UserError, match=r"road\.npz: expected samples of a run.*bytes"):
         run.samples("road")
+
+
+def test_an_unfinished_run_has_no_result_and_knows_its_tasks(tmp_path):
+    run = made_run(tmp_path, finished=False)
+    assert run.result is None
+    assert run.tasks == {"road": ("semseg",), "shop": ("sal",), "home": ("semseg", "depth")}
+    assert (run.short_name("road/semseg"), run.short_name("home/depth")) == ("road", "home/depth")
+
+
+def test_an_incomplete_last_line_is_skipped(tmp_path):
+    whole = len(made_run(tmp_path).events)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "ro')
+    assert len(RunFiles.open(tmp_path).events) == whole
+
+
+def test_a_broken_line_or_result_is_an_error(tmp_path):
+    made_run(tmp_path)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], "nonsense", *lines[1:]]))
+    with pytest.raises(UserError, match="line 2: expected JSON, got 'nonsense"):
+        _ = RunFiles.open(tmp_path).events
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(UserError, match="expected JSON"):
+        _ = RunFiles.open(tmp_path).result
+
+
+def test_clients_of_a_kind_have_the_same_data_and_tasks(tmp_path):
+    kinds = with_twin(made_run(tmp_path), delta_m=None).kinds
+    assert (kinds["road"] == kinds["road-2"], len(set(kinds.values()))) == (True, 3)
+
+
+def test_without_events_the_config_names_the_clients_data(tmp_path):
+    run, home = made_run(tmp_path), {"name": "home", "data": "indoor", "tasks": ["depth"]}
+    run.events_file.unlink()
+    run.config["clients"] = [{"data": "outdoor", "split": ["semseg", "sal"]}, home]
+    assert [run.dataset(client) for client in ("outdoor-sal", "home", "unknown")] == ["outdoor", "indoor", "unknown"]
+    damaged = RunFiles(tmp_path)
+    damaged.config["clients"] = [{"data": 3}]
+    with pytest.raises(UserError, match=r"config.yaml: clients"):
+        damaged.dataset("home")
+
+
+def test_a_run_without_profiles_did_not_fail(tmp_path):
+    made_run(tmp_path)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(line for line in lines if '"profile"' not in line))
+    assert not RunFiles(tmp_path).everyone_failed
+
+
+def test_a_result_of_another_version_is_read(tmp_path):
+    made_run(tmp_path)
+    recorded = json.loads((tmp_path / "result.json").read_text())
+    for lost in ("name", "rounds", "seed", "seconds", "bytes", "versions", "device", "baseline", "delta_m"):
+        del recorded[lost]
+    (tmp_path / "result.json").write_text(json.dumps(recorded | {"news": 1}))
+    result = Run.open(tmp_path).result
+    assert (result.name, result.rounds, result.bytes, result.delta_m) == ("made", 3, {"up": 0, "down": 0}, None)
+
+
+def test_matrices_within_events_of_older_runs_are_read(tmp_path):
+    events = crowded_run(tmp_path, count=40, rounds=1).of("aggregation")
+    assert np.array(events[0]["products"]).shape == (40, 40)
+
+
+METRICS = {"rmse": False, "share": True}
+FACTS = {"title": "Flock", "unit": "sheep", "output": "map", "counts_in_delta_m": True, "metrics": METRICS}
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A function that makes a run in which depth is a foreign task, of which these facts are recorded."""
+
+    def make(facts):
+        path = made_run(tmp_path / "run").path
+        for name in ("metrics.jsonl", "result.json"):
+            (path / name).write_text((path / name).read_text().replace('"depth"', '"flock"'))
+        (path / "samples" / "home.npz").unlink()
+        config = yaml.safe_load((path / "config.yaml").read_text())
+        (path / "config.yaml").write_text(yaml.safe_dump(config | {"tasks": {"flock": "/somewhere/else.py:FLOCK"}}))
+        if facts is not None:
+            (path / "tasks.json").write_text(json.dumps(facts))
+        return RunFiles(path)
+
+    return make
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_is_restored_from_its_facts(name):
+    facts = facts_of(TASKS[name])
+    assert facts_of(task_from(name, json.loads(json.dumps(facts)))) == facts
+
+
+def test_scores_are_read_and_drawn_without_the_code(foreign):
+    files = foreign({"flock": FACTS})
+    main = headline(files.task_set["flock"], files.outcome.clients["home"]["flock"])
+    assert (main.metric, main.higher_is_better, files.task_set["flock"].title) == ("rmse", False, "Flock")
+    assert "Flock" in str(single_sections(files))
+
+
+def test_without_facts_the_code_is_needed(foreign):
+    with pytest.raises(UserError, match=r"config\.yaml.*--allow-code /somewhere/else\.py"):
+        _ = foreign(None).outcome
+
+
+@pytest.mark.parametrize(
+    "facts", [[], *({"flock": FACTS | bad} for bad in ({"metrics": {}}, {"unit": 3}, {"output": "x"}))]
+)
+def test_damaged_facts_are_one_line(foreign, facts):
+    with pytest.raises(UserError, match=r"tasks\.json") as error:
+        _ = foreign(facts).outcome
+    assert len(error.value.lines) == 1
+
+
+def test_facts_replace_no_built_in_task(foreign):
+    files = foreign({"sal": FACTS})
+    (files.path / "config.yaml").write_text(files.config_text.replace("flock: ", "sal: "))
+    with pytest.raises(UserError, match="built in"):
+        _ = RunFiles(files.path).outcome

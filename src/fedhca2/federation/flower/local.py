@@ -34,7 +34,7 @@ from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedEr
 from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.fleet import FlowerEngine, check_resumable, check_spread, read_note
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError
-from fedhca2.federation.membership import shards_after, shards_from
+from fedhca2.federation.membership import shards_after
 from fedhca2.federation.run import run_or_resume
 from fedhca2.imports import require_paths
 from fedhca2.run_folder.folder import PARTITION, require_own_files
@@ -147,8 +147,9 @@ def write_sites(experiment: Experiment, folder: Path, *, continued: bool = False
     It allows everything the experiment asks for: whoever starts these sites owns all their data. The sites of a run
     that is `continued` get the images that they had.
     """
-    opened, saved = open_data(experiment), RunFiles(folder).partition if continued else None
-    shards = assign_shards(experiment, opened) if saved is None else shards_from(experiment, opened, saved)
+    opened, saved = open_data(experiment), RunFiles(folder)
+    known = continued and saved.partition is not None
+    shards = shards_after(experiment, opened, saved) if known else assign_shards(experiment, opened)
     partition = partition_as_data(experiment, opened, shards)
     files = {}
     lock_folder = private_folder(private_folder(folder) / "turns").resolve()
