@@ -23,18 +23,8 @@ def confusion(prediction: Tensor, label: Tensor, classes: int) -> Tensor:
     return histogram(torch.where(valid, label * classes + prediction, elsewhere), classes * classes + 2)
 
 
-def intersection_over_union(confusion: Tensor) -> Tensor:
-    r"""$\frac{TP}{TP + FP + FN}$ of each class, NaN for a class that neither labels nor predictions contain.
-
-    >>> intersection_over_union(torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]]))
-    tensor([0.7500, 0.8000,    nan], dtype=torch.float64)
-    """
-    hits = confusion.diagonal().double()
-    return hits / (confusion.sum(dim=0) + confusion.sum(dim=1) - hits)
-
-
 class MeanIoU(Sums):
-    """mIoU in %, over all valid pixels of the split.
+    r"""mIoU in %, over all valid pixels of the split: the mean of $\frac{TP}{TP + FP + FN}$ of each class.
 
     `absent`: a class that occurs nowhere is left out of the mean ("skip") or counts as 0 ("zero", as in the released
     code, under a separate name).
@@ -60,7 +50,8 @@ class MeanIoU(Sums):
         if unknown:
             expected = f"classes 0 … {self.classes - 1} or 255 (ignored)"
             raise ValueError(f"expected {expected}, got {unknown} pixels of another value")
-        iou = intersection_over_union(cells)
+        hits = cells.diagonal().double()
+        iou = hits / (cells.sum(dim=0) + cells.sum(dim=1) - hits)
         present = ~iou.isnan()
         counted = self.classes if self.absent == "zero" else int(present.sum())
         miou = 100 * float(iou[present].sum()) / counted if present.any() else nan
