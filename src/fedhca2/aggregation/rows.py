@@ -129,7 +129,11 @@ class PlainRows:
         Gives the first column of each block too. A block is overwritten by the next, so memory is bounded, also if rows
         are in files.
         """
-        room = _buffer(len(self.data), min(columns, stop - start), dtype, self.device)
+        shape = len(self.data), min(columns, stop - start)
+        if self.device.type == "cpu":  # memory that returns to the system when freed; an allocator might keep it
+            room = torch.frombuffer(mmap.mmap(-1, shape[0] * shape[1] * dtype.itemsize), dtype=dtype).view(shape)
+        else:
+            room = torch.empty(shape, dtype=dtype, device=self.device)
         ahead = max(1, (1 << 19) // columns) * columns  # files are announced a megabyte at a time
         for first in range(start, stop, columns):
             last = min(first + columns, stop)
@@ -192,7 +196,13 @@ class Rows:
         self.members, self.data = members, data
         self.layout = layout
         self.device = data[0].device
-        self.store = _store([row.detach() if row.requires_grad else row for row in data], chunk)
+        detached = [row.detach() if row.requires_grad else row for row in data]
+        if self.device.type == "cpu":
+            from fedhca2.aggregation.cpu_rows import CpuRows  # numba takes too long to import for a command's help
+
+            self.store: PlainRows = CpuRows(detached, chunk)
+        else:
+            self.store = PlainRows(detached, chunk)
 
     @classmethod
     def unnamed(cls, data: Sequence[Tensor]) -> "Rows":
@@ -275,8 +285,10 @@ class Rows:
 
     def _new_rows(self, count: int) -> list[Tensor]:
         rows = [torch.empty(self.layout.numel, device=self.device) for _ in range(count)]
-        for row in rows if self.device.type == "cpu" else ():
-            _ask_for_large_pages(row)
+        # Getting small pages takes longer than writing them. A system without large ones may refuse.
+        if self.device.type == "cpu" and self.layout.numel >= 1 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
+            for row in rows:
+                _advise(row, mmap.MADV_HUGEPAGE)
         return rows
 
     def _blocks(self) -> Iterator[tuple[int, Tensor]]:
@@ -295,14 +307,6 @@ def _in_order(row: Tensor, rank: int) -> Tensor:
     if isinstance(row, MappedRow):
         row.release()
     return torch.from_numpy(np.partition(absolute.numpy(), rank)[rank : rank + 1]).double()[0]
-
-
-def _store(data: Sequence[Tensor], chunk: int | None) -> PlainRows:
-    if data[0].device.type != "cpu":
-        return PlainRows(data, chunk)
-    from fedhca2.aggregation.cpu_rows import CpuRows  # numba takes too long to import for a command's help
-
-    return CpuRows(data, chunk)
 
 
 class MappedRow(Tensor):
@@ -334,19 +338,6 @@ class MappedRow(Tensor):
         """
         if _advise(self, getattr(mmap, "MADV_DONTNEED", 0)):
             raise OSError(ctypes.get_errno(), "madvise failed on a mapped row")
-
-
-def _ask_for_large_pages(tensor: Tensor) -> None:
-    """Ask for large pages for memory that was not written yet: getting small pages takes longer than writing them."""
-    if tensor.nbytes >= 1 << 22 and hasattr(mmap, "MADV_HUGEPAGE"):
-        _advise(tensor, mmap.MADV_HUGEPAGE)  # a system without them may refuse
-
-
-def _buffer(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A buffer [rows, columns]; on a CPU it returns to the system when freed; an allocator might keep it."""
-    if device.type != "cpu":
-        return torch.empty(rows, columns, dtype=dtype, device=device)
-    return torch.frombuffer(mmap.mmap(-1, rows * columns * dtype.itemsize), dtype=dtype).view(rows, columns)
 
 
 def return_freed_memory() -> None:
