@@ -1,6 +1,7 @@
 """What a captured step loads from a learner and stores back, with a graph that computes again on the CPU."""
 
 from types import SimpleNamespace
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch.testing import assert_close
 
 from fedhca2.clients.device import Captures
 from fedhca2.clients.training import LocalTerms
+from fedhca2.compiling import Graphs
 from small import clients, small
 
 CPU = torch.device("cpu")
@@ -70,3 +72,39 @@ def test_clients_that_share_a_captured_step_train_as_without(captures, terms, ki
     assert [tensors.keys() for tensors in actual] == [tensors.keys() for tensors in expected]
     assert any("optimizer" in name for name in actual[0]) == (reset == "never")
     assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+
+
+ROOM, SIZE = 10, 2
+
+
+class Graph:
+    """Takes memory as long as it lives."""
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Gets graphs of these kinds, one after another; returns the kinds that were captured, and the memory left."""
+    alive, graphs, captured = WeakSet(), Graphs(torch.device("cuda", 0)), []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (ROOM - SIZE * len(alive), ROOM))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+    def capture(kind):
+        captured.append(kind)
+        alive.add(graph := Graph())
+        return graph
+
+    def used(*kinds):
+        captured.clear()
+        for kind in kinds:
+            graphs.get(kind, lambda kind=kind: capture(kind))
+        return [*captured], ROOM - SIZE * len(alive)
+
+    return used
+
+
+def test_graphs_used_longest_ago_make_room_when_there_is_none(use):
+    kinds = [*"abcd"[: ROOM // SIZE - 1]]
+    assert use(*kinds, *kinds)[0] == kinds
+    assert use("a", "e", "a", "b")[0] == ["e", "b"]
+    assert use(*range(20))[1] >= SIZE
