@@ -30,7 +30,7 @@ def conflict_averse_weights(gram: Tensor, c: float) -> Tensor:
 
 
 def conflict_averse_mixing(gram: Tensor, c: float, rescale: bool = True) -> Tensor:
-    r"""Weights a of the update that is added, $\tilde U = \sum_i a_i \Delta_i$, FedHCA² Eq. (9), [N].
+    r"""Weights a of the update that is added, $\tilde U = \sum_i a_i \Delta_i$, FedHCA² Eq. (6) to (9), [N].
 
     $$a_i = \left(\tfrac1N + c\,\lVert\bar\Delta\rVert\, w_i / \lVert U_w \rVert\right) / (1 + c^2)$$
 
@@ -48,16 +48,6 @@ def conflict_averse_mixing(gram: Tensor, c: float, rescale: bool = True) -> Tens
         return mean
     added = c * (mean @ gram @ mean).clamp(min=0).sqrt() / length
     return (mean + added * w) / (1 + c**2 if rescale else 1)
-
-
-def conflict_averse(updates: Tensor, c: float, rescale: bool = True) -> Tensor:
-    """The update that is added to every encoder, [D], from all clients' updates, [N, D]: FedHCA² Eq. (6) to (9).
-
-    >>> conflict_averse(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), c=0.5)
-    tensor([0.6000, 0.6000])
-    """
-    rows = updates.double()
-    return (conflict_averse_mixing((rows @ rows.T).cpu(), c, rescale).to(rows) @ rows).to(updates.dtype)
 
 
 class ConflictAverse(CommonUpdate):
@@ -93,20 +83,6 @@ def attention(gram: Tensor, numel: int, scale: Scale = "paper", temperature: flo
     return torch.softmax(logits / temperature, dim=1)
 
 
-def cross_attention(updates: Tensor, scale: Scale = "paper", temperature: float = 1.0) -> Tensor:
-    r"""What is added to each of K decoders for one tensor, [K, D] from [K, D]: FedHCA² Eq. (13).
-
-    $$\tilde A_i = \sum_j A_{ij} \Delta_j$$
-
-    >>> cross_attention(torch.tensor([[2.0], [2.0]]))
-    tensor([[2.],
-            [2.]])
-    """
-    rows = updates.double()
-    weights = attention(rows @ rows.T, rows.shape[1], scale, temperature)
-    return (weights @ rows).to(updates.dtype)
-
-
 class CrossAttention(Aggregator):
     """FedHCA² for decoders: θ + Δ + β·Ã, with one β per layer that each decoder learns."""
 
@@ -129,7 +105,7 @@ class CrossAttention(Aggregator):
         return (self.beta,) * len(layout.layers)
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Every decoder's own Ã, scaled."""
+        r"""Every decoder's own $\tilde A_i = \sum_j A_{ij} \Delta_j$ with the attention A, FedHCA² Eq. (13), scaled."""
         sizes = torch.tensor(layout.sizes)
         if self.per == "layer":
             layer_of = torch.tensor(layout.layer_of)

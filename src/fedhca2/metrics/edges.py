@@ -143,23 +143,21 @@ class OdsF(Sums):
     """Best F in % of one threshold for the whole split (ODS), with OIS (the best per image) and AP as extras.
 
     `max_dist`: the largest distance of a match, relative to the image's diagonal. The `thresholds` are evenly spaced
-    between 0 and 1. `workers` threads evaluate the images (default: one per core) while the caller continues; `compute`
-    waits for them.
+    between 0 and 1. A thread for each core evaluates the images while the caller continues; `compute` waits for them.
     """
 
     name = "ods_f"
     for_plain_maps = False  # which have no edges, and take minutes to thin
 
-    def __init__(self, max_dist: float, thresholds: int = 99, workers: int | None = None) -> None:
+    def __init__(self, max_dist: float, thresholds: int = 99) -> None:
         super().__init__(thresholds + 2, 3, dtype=torch.int64)
         self.max_dist, self.thresholds = max_dist, thresholds
-        self.workers = workers or len(usable_cores())
         self.pool: ThreadPoolExecutor | None = None
         self.pending: list[Future[Counts]] = []
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add probabilities and labels [B, 1, H, W]."""
-        self.pool = self.pool or ThreadPoolExecutor(self.workers)
+        self.pool = self.pool or ThreadPoolExecutor(len(usable_cores()))
         edges = _on_host((prediction[:, 0].float() * 255).to(torch.uint8))
         truths = _on_host(label[:, 0].to(torch.uint8))
         ready = torch.cuda.current_stream(prediction.device).record_event() if prediction.is_cuda else None

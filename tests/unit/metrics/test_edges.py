@@ -96,7 +96,7 @@ def test_suppression_keeps_the_crest_of_a_wide_stroke_and_the_rim_fades_to_nothi
 
 
 def score(edges, label):
-    metric = OdsF(0.02, workers=1)
+    metric = OdsF(0.02)
     metric.update(torch.as_tensor(edges)[None, None], torch.as_tensor(label)[None, None])
     return metric.compute()
 
