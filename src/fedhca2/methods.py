@@ -197,10 +197,7 @@ METHODS: dict[str, Method] = {
     "nash_mtl": Method(encoder=Weighted(weighting="nash_mtl"), reference="Navon et al., ICML 2022"),
     "fairgrad": Method(encoder=Weighted(weighting="fairgrad"), reference="Ban and Ji, ICML 2024"),
     "fedavg_ft": Method(
-        encoder=Mean(),
-        decoder=Mean(),
-        local=Objective(final_epochs=5),
-        reference="Cheng et al., arXiv:2108.07313",
+        encoder=Mean(), decoder=Mean(), local=Objective(final_epochs=5), reference="Cheng et al., arXiv:2108.07313"
     ),
     "fedper_ft": Method(encoder=Mean(), local=Objective(final_epochs=5), reference="Cheng et al., arXiv:2108.07313"),
     "fedbn": Method(encoder=Mean(), decoder=Mean(), norms="local", reference="Li et al., ICLR 2021"),
@@ -225,9 +222,7 @@ METHODS: dict[str, Method] = {
         encoder=ServerAdam(rule="yogi"), decoder=ServerAdam(rule="yogi"), reference="Reddi et al., ICLR 2021"
     ),
     "fedadagrad": Method(
-        encoder=ServerAdam(rule="adagrad"),
-        decoder=ServerAdam(rule="adagrad"),
-        reference="Reddi et al., ICLR 2021",
+        encoder=ServerAdam(rule="adagrad"), decoder=ServerAdam(rule="adagrad"), reference="Reddi et al., ICLR 2021"
     ),
 }
 
