@@ -40,28 +40,19 @@ class Member:
     kept: float | None = None
 
 
-@dataclass(frozen=True)
-class Projection:
-    r"""A random projection of rows to `size` sums, which keeps inner products on average.
+def projection(columns: int, size: int, seed: int) -> tuple[Tensor, Tensor]:
+    r"""A random projection of rows to `size` sums, which keeps inner products on average: its signs and shifts.
 
-    Columns are cut into blocks of `size`. A block is multiplied by random `signs`, rotated by a random `shift`, and
-    added to the sums. Two columns meet in one sum with probability 1/k at most, so for all rows x, y and k sums
-    $\langle Sx, Sy \rangle$ has the mean $\langle x, y \rangle$ and the variance
+    Columns are cut into blocks of `size`. A block is multiplied by random signs, -1 or 1 in int8 for each column,
+    rotated by a random shift of its own, and added to the sums. Two columns meet in one sum with probability 1/k at
+    most, so for all rows x, y and k sums $\langle Sx, Sy \rangle$ has the mean $\langle x, y \rangle$ and the variance
     $\le (\lVert x\rVert^2 \lVert y\rVert^2 + \langle x, y\rangle^2) / k$.
     """
-
-    size: int
-    signs: Tensor  # one per column, -1 or 1 in int8
-    shifts: Tensor  # one per block
-
-    @classmethod
-    def draw(cls, columns: int, size: int, seed: int) -> "Projection":
-        """The projection of rows with this many columns that belongs to a seed."""
-        dice = np.random.default_rng(seed)
-        bits = np.frombuffer(dice.bytes(-(-columns // 8)), np.uint8)
-        signs = np.unpackbits(bits, count=columns).view(np.int8)
-        signs += signs - 1
-        return cls(size, torch.from_numpy(signs), torch.from_numpy(dice.integers(0, size, -(-columns // size))))
+    dice = np.random.default_rng(seed)
+    bits = np.frombuffer(dice.bytes(-(-columns // 8)), np.uint8)
+    signs = np.unpackbits(bits, count=columns).view(np.int8)
+    signs += signs - 1
+    return torch.from_numpy(signs), torch.from_numpy(dice.integers(0, size, -(-columns // size)))
 
 
 class PlainRows:
@@ -106,15 +97,15 @@ class PlainRows:
                 for row, values in zip(mixed, weights[tensor] @ block[:, inside], strict=True):
                     row[first + inside.start : first + inside.stop] = values
 
-    def sketch(self, projection: Projection) -> tuple[Tensor, Tensor]:
+    def sketch(self, size: int, signs: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
         """Project the rows: [N, size] in float32, and their own squared lengths, [N]."""
-        size, columns = projection.size, len(self.data[0])
+        columns = len(self.data[0])
         first = torch.arange(0, columns, size, device=self.device)[:, None]
-        offsets = torch.arange(size, device=self.device) - projection.shifts.to(self.device)[:, None]
+        offsets = torch.arange(size, device=self.device) - shifts.to(self.device)[:, None]
         sources = (first + offsets % size).int()  # of each sum, one column from each block
         there = sources < columns
         sources = sources.where(there, torch.zeros_like(sources)).flatten()
-        signs = projection.signs.to(self.device)[sources].view_as(there) * there
+        signs = signs.to(self.device)[sources].view_as(there) * there
         folded = [(row.to(self.device, torch.float32)[sources].view_as(there) * signs).sum(dim=0) for row in self.data]
         return torch.stack(folded), self.squares()
 
@@ -221,7 +212,7 @@ class Rows:
 
     def sketches(self, size: int, seed: int) -> tuple[Tensor, Tensor]:
         """Random projections of the rows, [N, size] in float32, and the rows' own squared lengths, [N] in float64."""
-        sketches, squares = self.store.sketch(Projection.draw(self.layout.numel, size, seed))
+        sketches, squares = self.store.sketch(size, *projection(self.layout.numel, size, seed))
         return sketches, squares.cpu()
 
     def estimated_products(self, size: int, seed: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from fedhca2.aggregation import MappedRow
 from fedhca2.aggregation.cpu_rows import COLUMNS, FEW
-from fedhca2.aggregation.rows import PlainRows, Projection
+from fedhca2.aggregation.rows import PlainRows, projection
 from warm import output_of
 
 brief = settings(max_examples=25, deadline=None)
@@ -218,7 +218,7 @@ def test_a_sketch_has_the_same_bits_alone_and_with_others():
 
 def test_a_gpu_s_way_gives_the_same_sketches():
     data = long_rows(count=3)
-    actual = PlainRows(data).sketch(Projection.draw(20_000, 1024, seed=5))
+    actual = PlainRows(data).sketch(1024, *projection(20_000, 1024, seed=5))
     assert_close(actual, make(layout_of([20_000]), data).sketches(1024, seed=5), rtol=1e-6, atol=1e-5)
 
 
