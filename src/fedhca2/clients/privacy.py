@@ -232,8 +232,8 @@ def _pieces(row: Tensor) -> Iterator[NDArray[np.float64]]:
     return (piece.double().numpy() for piece in torch.split(row.detach().cpu(), CHUNK))
 
 
-# How bins of WIDTH steps are proposed and steps accepted: coins below a column's threshold select its own bin, others its
-# alias; then come the rate of each bin at which its innermost step is accepted, and the curvature 1/2s².
+# How bins of WIDTH steps are proposed and steps accepted. Coins below a column's threshold select its own bin, others
+# its alias. Then come the rate at which each bin's innermost step is accepted, and the curvature 1/2s².
 AliasTable = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float64], float]
 
 
