@@ -55,11 +55,8 @@ class Encoder(nn.Module):
                 raise ValueError(f"weights {config.weights!r}: expected sha256 {config.sha256}, got {actual}")
             load_weights(self, config.title, config.weights)
         self.fixed, self.stays = _fix(self.body, config, size)
-        if patch:
-            self.pyramid: FeaturePyramid | None = FeaturePyramid(channels[0], width or 128, patch)
-            channels = [width or 128] * len(STRIDES)
-        else:
-            self.pyramid = None
+        self.pyramid = FeaturePyramid(channels[0], width or 128, patch) if patch else None
+        channels = [width or 128] * len(STRIDES) if patch else channels
         self.projections = Projections(channels, width) if width and not patch else None
         self.channels: list[int] = [width] * len(channels) if width else channels
 
