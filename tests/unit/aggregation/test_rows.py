@@ -1,4 +1,4 @@
-"""Fast inner products and mixtures, each compared with the formula in float64."""
+"""Fast inner products, mixtures and projections against formulas in float64, of rows in memory and in files."""
 
 import numpy as np
 import pytest
