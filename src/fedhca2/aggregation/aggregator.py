@@ -142,8 +142,8 @@ class Aggregator(Config, ABC):
 
     @property
     def learns(self) -> bool:
-        """Whether members learn weights; `first_weights` then gives their initial values."""
-        return False
+        """Whether members learn weights."""
+        return bool(self.first_weights(Layout(("row.weight",), ((1,),))))
 
     @property
     def reveals_rows(self) -> str | None:

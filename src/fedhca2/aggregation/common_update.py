@@ -41,11 +41,6 @@ class CommonUpdate(Aggregator):
         """Compute the weights w, [N], from the Gram matrix of the updates, [N, N]."""
 
     @property
-    def learns(self) -> bool:
-        """Whether there is an α."""
-        return self.alpha is not None
-
-    @property
     def reveals_rows(self) -> str | None:
         """Group means put a row in a second sum."""
         return super().reveals_rows if self.groups and self.learns else None

@@ -95,11 +95,6 @@ class CrossAttention(Aggregator):
     scale: Scale = Field("paper", description="products over √numel, or cosines")
     temperature: float = Field(1.0, gt=0, description="divides the logits")
 
-    @property
-    def learns(self) -> bool:
-        """Always."""
-        return True
-
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """One β per layer."""
         return (self.beta,) * len(layout.layers)
