@@ -78,7 +78,11 @@ class PlainRows:
         for first, block in self.blocks(0, edges[-1], self.chunk, torch.float64):
             block = block - block[0] if differences else block
             for tensor, inside in _tensors(edges, first, block.shape[1]):
-                total[tensor] += _products(block[:, inside])
+                piece = block[:, inside]  # many short products keep all of a GPU busy
+                whole = piece.shape[1] // 4096 * 4096
+                short = piece[:, :whole].reshape(len(piece), whole // 4096, 4096).transpose(0, 1)
+                rest = piece[:, whole:]
+                total[tensor] += torch.bmm(short, short.mT).sum(dim=0) + rest @ rest.T
         return total
 
     def squares(self, starts: Sequence[Tensor] = ()) -> Tensor:
@@ -152,14 +156,6 @@ def _tensors(edges: Sequence[int], first: int, columns: int) -> Iterator[tuple[i
         inside = slice(max(start - first, 0), min(stop - first, columns))
         if inside.start < inside.stop:
             yield tensor, inside
-
-
-def _products(block: Tensor) -> Tensor:
-    """Inner products of the rows of a block, [N, N], as many short products, which keep all of a GPU busy."""
-    whole = block.shape[1] // 4096 * 4096
-    short = block[:, :whole].reshape(len(block), whole // 4096, 4096).transpose(0, 1)
-    rest = block[:, whole:]
-    return torch.bmm(short, short.mT).sum(dim=0) + rest @ rest.T
 
 
 class Rows:

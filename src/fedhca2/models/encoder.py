@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import timm
 import torch
+from timm.models.swin_transformer import SwinTransformerBlock
 from torch import Tensor, nn
 
 from fedhca2.imports import explain_errors
@@ -17,8 +18,8 @@ from fedhca2.models.layers import (
     FeaturePyramid,
     Mlp,
     Projections,
+    ReleasedBlock,
     add_adapters,
-    as_released,
     called_linears,
     linears,
     take_over_drop_paths,
@@ -102,7 +103,9 @@ def _timm_body(config: EncoderConfig, size: Sequence[int]) -> Body:
     elif "swin" in config.name:  # the second version, which only timm has
         options["img_size"] = tuple(size)
     body = timm.create_model(name, features_only=True, out_indices=maps, **options)
-    as_released(body)
+    for block in [module for module in body.modules() if type(module) is SwinTransformerBlock]:
+        block.__class__ = ReleasedBlock
+        body.get_submodule("patch_embed").dynamic_img_pad = True  # type: ignore[assignment]  # an image to whole patches
     return body, _feature_info(body).channels(), patch
 
 
