@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from row import Row, show
 from scipy.ndimage import gaussian_filter
 
-from fedhca2.metrics.edges import boundaries, image_counts
+from fedhca2.metrics.edges import PRESETS, boundaries, image_counts
 
 SIZES = (("PASCAL", (375, 500), 0.0075, 80.0), ("NYUD", (425, 560), 0.011, None))
 
@@ -34,10 +34,10 @@ def rows(quick: bool = False, repeats: int = 5) -> Iterator[Row]:
     rng = np.random.default_rng(0)
     for name, size, max_dist, at_most in SIZES:
         images = [scene(*size, rng) for _ in range(1 if quick else repeats)]
-        image_counts(*images[0], max_dist, 99)
+        image_counts(*images[0], max_dist, PRESETS["seism"])
         start = process_time()
         for image in images:
-            image_counts(*image, max_dist, 99)
+            image_counts(*image, max_dist, PRESETS["seism"])
         ms = 1000 * (process_time() - start) / len(images)
         yield Row(f"odsF, {name} {size[0]}×{size[1]}", ms, "CPU-ms per image", at_most)
 

@@ -1,6 +1,7 @@
 """odsF, OIS and AP of edge maps, computed like SEISM, but with exact matching and no randomness."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import scipy  # imports its parts when they are used
@@ -59,24 +60,50 @@ def slope(image: Image) -> Image:
     return across
 
 
-def _fade(length: int) -> Image:
-    """Factors i/5 at distance i from both ends of a row, and 1 further in."""
-    ramp = np.minimum(np.arange(length) / 5, 1)
+def _fade(length: int, border: int) -> Image:
+    """Factors i/border at distance i from both ends of a row, and 1 further in."""
+    ramp = np.minimum(np.arange(length) / border, 1) if border else np.ones(length)
     return (ramp * ramp[::-1]).astype(np.float32)
 
 
-def suppress_non_maxima(image: Image) -> Image:
-    """Smooth, and keep a value if none up to 4 pixels away, straight across the edge, is 1 % larger; others become 0.
+def suppress_non_maxima(image: Image, radius: int, border: int, smooth: bool) -> Image:
+    """Keep a value if none up to `radius` away, straight across the edge, is 1 % larger; otherwise set it to 0.
 
-    Within 5 pixels of the rim, the remaining values fade to 0.
+    Within `border` pixels of the rim, the remaining values fade to 0. `smooth` applies `triangle(·, 1)` first.
     """
     from fedhca2.metrics.edge_kernels import suppress
 
     if min(image.shape) < 2:
         raise ValueError(f"expected an edge map of 2×2 or larger, got {image.shape[0]}×{image.shape[1]}")
-    image = triangle(image, 1)
-    ridge: Image = suppress(image, slope(image), 4)
-    return ridge * _fade(len(ridge))[:, None] * _fade(ridge.shape[1])
+    image = triangle(image, 1) if smooth else np.ascontiguousarray(image)
+    ridge: Image = suppress(image, slope(image), radius)
+    return ridge * _fade(len(ridge), border)[:, None] * _fade(ridge.shape[1], border)
+
+
+@dataclass(frozen=True)
+class EdgeRules:
+    """How to interpret an edge map.
+
+    `radius`, `border`, `smooth`: non-maximum suppression. `in_bytes`: its result is rounded to 8 bits.
+    """
+
+    radius: int = 4
+    border: int = 5
+    smooth: bool = True
+    in_bytes: bool = True
+    thresholds: tuple[float, ...] = tuple(k / 100 for k in range(1, 100))
+
+
+PRESETS = {"seism": EdgeRules(), "invpt": EdgeRules(radius=1, smooth=False, in_bytes=False)}
+
+
+def edge_rules(thresholds: int) -> EdgeRules:
+    """SEISM's rules with a different number of thresholds, evenly spaced between 0 and 1.
+
+    >>> edge_rules(3).thresholds, edge_rules(99) == PRESETS["seism"]
+    ((0.25, 0.5, 0.75), True)
+    """
+    return EdgeRules(thresholds=tuple(k / (thresholds + 1) for k in range(1, thresholds + 1)))
 
 
 def f_measure(counts: Counts) -> NDArray[np.float64]:
@@ -106,15 +133,17 @@ def crop(label: NDArray[np.uint8]) -> tuple[slice, slice]:
     return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
 
 
-def levels(edges: NDArray[np.uint8], thresholds: int) -> NDArray[np.uint8]:
-    """The number of thresholds that each pixel reaches after non-maximum suppression, rounded to 8 bits."""
-    ridge = suppress_non_maxima(edges.astype(np.float32) / np.float32(255))
-    steps = np.arange(1, thresholds + 1) / (thresholds + 1)
-    reached = np.searchsorted(steps, np.arange(256) / 255, "right").astype(np.uint8)
+def levels(edges: NDArray[np.uint8], rules: EdgeRules) -> NDArray[np.uint8]:
+    """The number of thresholds that each pixel reaches after non-maximum suppression."""
+    ridge = suppress_non_maxima(edges.astype(np.float32) / np.float32(255), rules.radius, rules.border, rules.smooth)
+    thresholds = np.array(rules.thresholds)
+    if not rules.in_bytes:
+        return np.searchsorted(thresholds, ridge.astype(np.float64), "right").astype(np.uint8)
+    reached = np.searchsorted(thresholds, np.arange(256) / 255, "right").astype(np.uint8)
     return reached[(ridge * np.float32(255) + np.float32(0.5)).astype(np.uint8)]
 
 
-def image_counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, thresholds: int) -> Counts:
+def image_counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, rules: EdgeRules) -> Counts:
     """Counts [thresholds + 2, 3] of one image: each threshold's, the best one's, and (1, 0, 0) for the image itself.
 
     A threshold's are its matched, predicted and true pixels. Padding is where the label is 255; an image with only
@@ -122,13 +151,13 @@ def image_counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: f
     """
     from fedhca2.metrics.edge_kernels import sweep, thin  # numba takes a second to import
 
-    box = crop(label)
+    count, box = len(rules.thresholds), crop(label)
     if not label[box].size:
-        return np.zeros((thresholds + 2, 3), np.int64)
+        return np.zeros((count + 2, 3), np.int64)
     truth = thin(label[box] == 1)
-    reached = levels(np.ascontiguousarray(edges[box]), thresholds)
-    matched, predicted = sweep(reached, truth, thresholds, max_dist * float(np.hypot(*truth.shape)))
-    at = np.stack((matched, predicted, np.full(thresholds, truth.sum())), axis=1)
+    reached = levels(np.ascontiguousarray(edges[box]), rules)
+    matched, predicted = sweep(reached, truth, count, max_dist * float(np.hypot(*truth.shape)))
+    at = np.stack((matched, predicted, np.full(count, truth.sum())), axis=1)
     return np.concatenate((at, at[f_measure(at).argmax()][None], [[1, 0, 0]]))
 
 
@@ -142,22 +171,23 @@ def _on_host(values: Tensor) -> Tensor:
 class OdsF(Sums):
     """Best F in % of one threshold for the whole split (ODS), with OIS (the best per image) and AP as extras.
 
-    `max_dist`: the largest distance of a match, relative to the image's diagonal. The `thresholds` are evenly spaced
-    between 0 and 1. A thread for each core evaluates the images while the caller continues; `compute` waits for them.
+    `max_dist`: the largest distance of a match, relative to the image's diagonal. `workers` threads evaluate the images
+    (default: one per core) while the caller continues; `compute` waits for them.
     """
 
     name = "ods_f"
     for_plain_maps = False  # which have no edges, and take minutes to thin
 
-    def __init__(self, max_dist: float, thresholds: int = 99) -> None:
-        super().__init__(thresholds + 2, 3, dtype=torch.int64)
-        self.max_dist, self.thresholds = max_dist, thresholds
+    def __init__(self, max_dist: float, rules: EdgeRules = PRESETS["seism"], workers: int | None = None) -> None:
+        super().__init__(len(rules.thresholds) + 2, 3, dtype=torch.int64)
+        self.max_dist, self.rules = max_dist, rules
+        self.workers = workers or len(usable_cores())
         self.pool: ThreadPoolExecutor | None = None
         self.pending: list[Future[Counts]] = []
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add probabilities and labels [B, 1, H, W]."""
-        self.pool = self.pool or ThreadPoolExecutor(len(usable_cores()))
+        self.pool = self.pool or ThreadPoolExecutor(self.workers)
         edges = _on_host((prediction[:, 0].float() * 255).to(torch.uint8))
         truths = _on_host(label[:, 0].to(torch.uint8))
         ready = torch.cuda.current_stream(prediction.device).record_event() if prediction.is_cuda else None
@@ -165,7 +195,7 @@ class OdsF(Sums):
         def evaluate(image: Tensor, truth: Tensor) -> Counts:
             if ready is not None:
                 ready.synchronize()
-            return image_counts(image.numpy(), truth.numpy(), self.max_dist, self.thresholds)
+            return image_counts(image.numpy(), truth.numpy(), self.max_dist, self.rules)
 
         for image, truth in zip(edges, truths, strict=True):
             self.pending.append(self.pool.submit(evaluate, image, truth))
@@ -186,5 +216,5 @@ class OdsF(Sums):
             self.name: 100 * float(f.max()),
             "ois_f": 100 * float(f_measure(sums[-2])),
             "ap": 100 * average_precision(sums[:-2]),
-            "threshold": (int(f.argmax()) + 1) / (self.thresholds + 1),
+            "threshold": self.rules.thresholds[int(f.argmax())],
         }

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from fedhca2.metrics import OdsF
 from fedhca2.metrics.edge_kernels import sweep, thin
-from fedhca2.metrics.edges import average_precision, levels, suppress_non_maxima, triangle
+from fedhca2.metrics.edges import PRESETS, EdgeRules, average_precision, levels, suppress_non_maxima, triangle
 
 
 @pytest.fixture
@@ -55,22 +55,21 @@ def test_each_threshold_is_thinned_alone_and_matched_as_scipy_does(radius, seed)
 
 
 def test_a_value_on_a_threshold_reaches_it_and_a_match_may_be_exactly_at_the_distance():
-    assert levels(np.full((15, 15), 51, np.uint8), 99)[7, 7] == 20
+    assert levels(np.full((15, 15), 51, np.uint8), EdgeRules())[7, 7] == 20
     level, truth = np.zeros((6, 7), np.uint8), np.zeros((6, 7), bool)
     level[1, 1], truth[4, 5] = 1, True
     assert [sweep(level, truth, 1, radius)[0, 0] for radius in (4.99, 5.0)] == [0, 1]
 
 
-def reference_suppression(image):
+def reference_suppression(image, radius):
     """The definition, with angles, in float64."""
-    image = triangle(image, 1)
     smooth = triangle(image, 4).astype(np.float64)
     oy, ox = np.gradient(smooth)
     oxx, oxy, oyy = np.gradient(ox)[1], np.gradient(oy)[1], np.gradient(oy)[0]
     angle = np.mod(np.arctan(oyy * np.sign(-oxy) / (oxx + 1e-5)), np.pi)
     is_ridge = np.ones(image.shape, bool)
     for (i, j), a in np.ndenumerate(angle):
-        for d in (d for d in range(-4, 5) if d):
+        for d in (d for d in range(-radius, radius + 1) if d):
             y = np.clip(i + d * np.sin(a), 0, image.shape[0] - 1.001)
             x = np.clip(j + d * np.cos(a), 0, image.shape[1] - 1.001)
             top, left = int(y), int(x)
@@ -79,24 +78,22 @@ def reference_suppression(image):
     return np.where(is_ridge, image, 0)
 
 
-def test_suppression_follows_its_definition(rng):
+@pytest.mark.parametrize("radius", [1, 4])
+def test_suppression_follows_its_definition(radius, rng):
     image = smooth_map(rng, 40, 50, sigma=2).astype(np.float32)
-    actual, expected = suppress_non_maxima(image), reference_suppression(image)
-    inside = slice(5, -5), slice(5, -5)  # values further out fade
-    assert (actual[inside] != expected[inside]).mean() < 2e-3
-    rim = slice(1, -1), slice(1, -1)  # where values fade, but not to nothing
-    assert ((actual[rim] > 0) != (expected[rim] > 0)).mean() < 2e-3
+    differing = suppress_non_maxima(image, radius, border=0, smooth=False) != reference_suppression(image, radius)
+    assert differing.mean() < 2e-3
 
 
 def test_suppression_keeps_the_crest_of_a_wide_stroke_and_the_rim_fades_to_nothing():
     stroke = np.tile(np.exp(-((np.arange(41) - 20.0) ** 2) / 18), (41, 1)).astype(np.float32)
-    assert set(np.nonzero(suppress_non_maxima(stroke))[1]) == {20}
-    ridge = suppress_non_maxima(np.ones((20, 20), np.float32))
+    assert set(np.nonzero(suppress_non_maxima(stroke, radius=4, border=0, smooth=True))[1]) == {20}
+    ridge = suppress_non_maxima(np.ones((20, 20), np.float32), radius=4, border=5, smooth=True)
     np.testing.assert_allclose(ridge[10, :6], [0, 0.2, 0.4, 0.6, 0.8, 1], rtol=1e-6)
 
 
-def score(edges, label):
-    metric = OdsF(0.02)
+def score(edges, label, **options):
+    metric = OdsF(0.02, workers=1, **options)
     metric.update(torch.as_tensor(edges)[None, None], torch.as_tensor(label)[None, None])
     return metric.compute()
 
@@ -107,10 +104,11 @@ def square():
     return label
 
 
-def test_a_clear_drawing_of_the_truth_is_nearly_perfect_and_an_empty_map_scores_zero():
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_clear_drawing_of_the_truth_is_nearly_perfect_and_an_empty_map_scores_zero(preset):
     edges = np.minimum(gaussian_filter(square().astype(np.float32), 1.5) * 3, 1)
-    assert score(edges, square())["ods_f"] > 97
-    assert score(np.zeros_like(edges), square())["ods_f"] == 0
+    assert score(edges, square(), rules=PRESETS[preset])["ods_f"] > 97
+    assert score(np.zeros_like(edges), square(), rules=PRESETS[preset])["ods_f"] == 0
 
 
 def test_padding_does_not_count(rng):
