@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -19,11 +19,17 @@ from fedhca2 import losses, metrics, painting
 from fedhca2.config import Config, suggest
 from fedhca2.imports import FORMS, is_import_path, load, resolve_path
 from fedhca2.labels import IGNORE
-from fedhca2.tasks.task import Task, TaskSet, classes, resized, shares
+from fedhca2.tasks.task import LabelSpace, Task, TaskSet, classes, resized, shares
 
 
 def _most_likely(output: Tensor) -> Tensor:
     return output.argmax(dim=1, keepdim=True)
+
+
+def _mean_iou(space: LabelSpace, absent: Literal["skip", "zero"] = "skip") -> metrics.Metric:
+    if space.classes is None:
+        raise ValueError(f"mIoU: expected a label space with a number of classes, got {space}")
+    return metrics.MeanIoU(space.classes, absent)
 
 
 def _without_parts_ignored(label: Tensor) -> Tensor:
@@ -45,8 +51,8 @@ BUILT_IN = (
         loss=losses.cross_entropy,
         predict=_most_likely,
         reading="scores of the classes; the prediction is the class with the highest one",
-        metric=lambda space: metrics.MeanIoU(space.classes or 1),
-        other_metrics={"miou_all_classes": lambda space: metrics.MeanIoU(space.classes or 1, absent="zero")},
+        metric=_mean_iou,
+        other_metrics={"miou_all_classes": lambda space: _mean_iou(space, "zero")},
         unit="%",
         paint=lambda map, space: painting.paint_classes(map, space.names),
         chooses_crops=True,
