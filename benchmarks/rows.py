@@ -15,7 +15,7 @@ from row import Row, show
 from torch import Tensor
 
 from fedhca2.aggregation.cpu_rows import CpuRows
-from fedhca2.aggregation.rows import PlainRows, Projection
+from fedhca2.aggregation.rows import PlainRows, projection
 
 SIZES = ((6, 28_000_000), (24, 5_000_000), (100, 1_000_000), (1000, 50_000))  # rows, and values of each
 
@@ -26,12 +26,12 @@ def tasks(rows: PlainRows, count: int, values: int) -> dict[str, Callable[[], ob
     part = min(values, 2_000_000 // count)  # as long as decoders are
     few = type(rows)([row[:part] for row in rows.data], rows.chunk)
     one, all_rows = [torch.empty(values, device=rows.device)], list(torch.empty(count, part, device=rows.device))
-    projection = Projection.draw(values, 16384, seed=0)
+    sketch = 16384, *projection(values, 16384, seed=0)
     return {
         "products": lambda: rows.gram((0, values), differences=False),
         "one mixture": lambda: rows.mix(weights[:, :1], (0, values), one),
         f"{count} mixtures of {part:,} values": lambda: few.mix(weights, (0, part), all_rows),
-        "sketches": lambda: rows.sketch(projection),
+        "sketches": lambda: rows.sketch(*sketch),
         "lengths": rows.squares,
     }
 

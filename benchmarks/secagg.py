@@ -29,7 +29,7 @@ from rich.table import Table
 from safetensors.torch import load_file
 from wire import second_round
 
-from fedhca2.aggregation.rows import Projection
+from fedhca2.aggregation.rows import projection
 from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import plan_clients
@@ -220,9 +220,9 @@ def rounds() -> None:
 def guess_row(sketched: torch.Tensor, seed: int, numel: int) -> torch.Tensor:
     """Guess a row from its sketch alone: each value from the sum that contains it."""
     size = len(sketched)
-    projection = Projection.draw(numel, size, derive(seed, "sketch", 0, str(ENCODER)))
-    turned = torch.cat([sketched.roll(-int(shift)) for shift in projection.shifts])
-    return turned[:numel] * projection.signs
+    signs, shifts = projection(numel, size, derive(seed, "sketch", 0, str(ENCODER)))
+    turned = torch.cat([sketched.roll(-int(shift)) for shift in shifts])
+    return turned[:numel] * signs
 
 
 def sketch() -> None:

@@ -77,22 +77,17 @@ class Graphs:
         graph: T | None = self._graphs.pop(kind, None)
         if graph is None:
             self._make_room()
-            before = free_memory(self._device)
+            before = torch.cuda.mem_get_info(self._device)[0]
             graph = capture()
-            self._largest = max(self._largest, before - free_memory(self._device))
+            self._largest = max(self._largest, before - torch.cuda.mem_get_info(self._device)[0])
         self._graphs[kind] = graph
         return graph
 
     def _make_room(self) -> None:
-        while self._graphs and free_memory(self._device) < 2 * self._largest:
+        while self._graphs and torch.cuda.mem_get_info(self._device)[0] < 2 * self._largest:
             torch.cuda.synchronize(self._device)  # it may still be running
             del self._graphs[next(iter(self._graphs))]
             torch.cuda.empty_cache()
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that nobody uses on a GPU."""
-    return torch.cuda.mem_get_info(device)[0]
 
 
 @contextmanager

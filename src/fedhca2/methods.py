@@ -197,10 +197,7 @@ METHODS: dict[str, Method] = {
     "nash_mtl": Method(encoder=Weighted(weighting="nash_mtl"), reference="Navon et al., ICML 2022"),
     "fairgrad": Method(encoder=Weighted(weighting="fairgrad"), reference="Ban and Ji, ICML 2024"),
     "fedavg_ft": Method(
-        encoder=Mean(),
-        decoder=Mean(),
-        local=Objective(final_epochs=5),
-        reference="Cheng et al., arXiv:2108.07313",
+        encoder=Mean(), decoder=Mean(), local=Objective(final_epochs=5), reference="Cheng et al., arXiv:2108.07313"
     ),
     "fedper_ft": Method(encoder=Mean(), local=Objective(final_epochs=5), reference="Cheng et al., arXiv:2108.07313"),
     "fedbn": Method(encoder=Mean(), decoder=Mean(), norms="local", reference="Li et al., ICLR 2021"),
@@ -225,9 +222,7 @@ METHODS: dict[str, Method] = {
         encoder=ServerAdam(rule="yogi"), decoder=ServerAdam(rule="yogi"), reference="Reddi et al., ICLR 2021"
     ),
     "fedadagrad": Method(
-        encoder=ServerAdam(rule="adagrad"),
-        decoder=ServerAdam(rule="adagrad"),
-        reference="Reddi et al., ICLR 2021",
+        encoder=ServerAdam(rule="adagrad"), decoder=ServerAdam(rule="adagrad"), reference="Reddi et al., ICLR 2021"
     ),
 }
 
@@ -250,7 +245,15 @@ def resolve(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     >>> resolve("fedhca2", {"c": 0.2, "decoder": None}).encoder.c
     0.2
     """
-    method = METHODS[name] if name in METHODS else import_method(name)
+    if name in METHODS:
+        method = METHODS[name]
+    elif not is_import_path(name):
+        raise ValueError(f"expected a method, got {name!r}. {suggest(name, METHODS)}; or {FORMS}")
+    else:
+        try:
+            method = load(name, "a Method", lambda value: isinstance(value, Method))
+        except ValueError as error:
+            raise ValueError(f"method {name!r}: {error}") from error
     settings = _with_new_names(settings or {})
     nested = {key: settings.pop(key) for key in COMPONENTS if key in settings}
     parts: dict[str, Config | None] = {key: getattr(method, key) for key in COMPONENTS}
@@ -345,14 +348,3 @@ def _validate(cls: type[C], where: str, values: Mapping[str, Any]) -> C:
         return cls.model_validate(values)
     except ValidationError as error:
         raise ValueError(str(list_faults(error, where)[0])) from None
-
-
-def import_method(name: str) -> Method:
-    """Import the method that a path names."""
-    if not is_import_path(name):
-        raise ValueError(f"expected a method, got {name!r}. {suggest(name, METHODS)}; or {FORMS}")
-    try:
-        method: Method = load(name, "a Method", lambda value: isinstance(value, Method))
-    except ValueError as error:
-        raise ValueError(f"method {name!r}: {error}") from error
-    return method

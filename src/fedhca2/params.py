@@ -5,7 +5,7 @@ Many small tensors are copied as one: each copy has a cost of its own, and lets 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import Literal, Protocol, get_args
@@ -124,16 +124,11 @@ def copy_packed(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor] = la
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         own = {number: tensor for number, tensor in enumerate(tensors) if tensor.dtype == dtype}
         unit = 256 // dtype.itemsize
-        gaps = [_gap(-each.numel() % unit, dtype, each.device) for each in own.values()]
+        gaps = [each.new_empty(-each.numel() % unit) for each in own.values()]
         pieces = [piece.reshape(-1) for pair in zip(own.values(), gaps, strict=True) for piece in pair]
         parts = torch.split(move(torch.cat(pieces)), [len(piece) for piece in pieces])[::2]
         copies |= {number: part.view(own[number].shape).data for number, part in zip(own, parts, strict=True)}
     return [copies[number] for number in range(len(tensors))]
-
-
-@cache
-def _gap(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.empty(length, dtype=dtype, device=device)
 
 
 @torch.no_grad()

@@ -1,17 +1,23 @@
 """Properties of every method in the catalogue, with real clients that train."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
+from math import isfinite
 
 import pytest
 import torch
-from array_federation import SHARED
+from array_federation import SCENARIOS, SHARED
 from real_federation import MIXED, assign_shards, clients_of, data, experiment_of, federate, federated
 from torch import Tensor
 
+from fedhca2.federation.in_process import InProcess
+from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.server import Server
 from fedhca2.methods import METHODS
 from fedhca2.params import PARTS
+from fedhca2.run_folder.records import Watcher
 from small import MECHANISMS, unifying
+from tiny_encoder import TINY
 
 ROUNDS = 2
 every_method = pytest.mark.parametrize("name", MECHANISMS)
@@ -162,3 +168,47 @@ def test_nothing_but_the_shared_parts_is_in_a_reply(name):
         for slot, row in record.reply.rows.items():
             start = record.received[slot] if METHODS[name].encoder.sends == "updates" else torch.zeros_like(row)
             assert torch.equal(row, record.after[slot] - start)
+
+
+ENCODERS = {"plain": TINY, "wide": "test_resnet", "deep": "swin_micro"}
+OUTDOOR = ("semseg", "human_parts", "sal", "normals", "edge")
+INDOOR = ("semseg", "depth", "normals", "edge")
+
+
+class Refusals(Watcher):
+    """Records what the server could not use."""
+
+    def __init__(self):
+        self.refused = {}
+
+    def aggregated(self, round, record, seconds):
+        self.refused |= record.refused
+
+
+def clients_in(scenario):
+    """The clients of a scenario; one with every task has all tasks that its data set has labels for."""
+    sites = [(site.dataset, site.tasks, ENCODERS[site.encoder]) for site in SCENARIOS[scenario]]
+    if scenario == "a client with every task":
+        sites[0] = ("outdoor", OUTDOOR, TINY)
+        sites.append(("indoor", INDOOR, TINY))
+    return tuple((f"c{i}", *site) for i, site in enumerate(sites))
+
+
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in MECHANISMS if name != "fedhca2"]
+
+
+@pytest.mark.parametrize("name", ["fedhca2", *OTHERS])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_method_runs_in(name, scenario):
+    rounds, brief = 2 if name == "fedhca2" else 1, {"final_epochs": 1} if METHODS[name].local.final_epochs else {}
+    method, clients = {"name": name, **brief}, clients_in(scenario)
+    experiment = experiment_of(method, clients, rounds)
+    # Two steps each: methods that pull do so from the second on.
+    shards = {name: replace(shard, train=shard.train[:4]) for name, shard in assign_shards(experiment, data()).items()}
+    fleet, watcher = InProcess(clients_of(method, clients, rounds, shards)), Refusals()
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    scores = run_rounds(server, fleet, rounds, 0, watcher).scores
+    assert not watcher.refused
+    assert {name: tuple(tasks) for name, tasks in scores.items()} == {name: tasks for name, _, tasks, _ in clients}
+    values = [value for tasks in scores.values() for metrics in tasks.values() for value in metrics.values()]
+    assert all(map(isfinite, values))

@@ -7,16 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.data.augmentation import (
-    Choices,
-    InputFormat,
-    Preparation,
-    axes,
-    distort,
-    from_hsv,
-    pack,
-    to_hsv,
-)
+from fedhca2.data.augmentation import Choices, InputFormat, Preparation, axes, distort, from_hsv, pack, to_hsv
 from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, nearest
 from fedhca2.tasks import TASKS
 

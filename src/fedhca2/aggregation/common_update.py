@@ -8,8 +8,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Mixing
-from fedhca2.aggregation.answers import check_weights
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Mixing, check_weights
 from fedhca2.aggregation.means import group_weights
 from fedhca2.aggregation.rows import Measure, Member, Rows
 from fedhca2.messages import Kind
@@ -42,11 +41,6 @@ class CommonUpdate(Aggregator):
         """Compute the weights w, [N], from the Gram matrix of the updates, [N, N]."""
 
     @property
-    def learns(self) -> bool:
-        """Whether there is an α."""
-        return self.alpha is not None
-
-    @property
     def reveals_rows(self) -> str | None:
         """Group means put a row in a second sum."""
         return super().reveals_rows if self.groups and self.learns else None
@@ -69,7 +63,10 @@ class CommonUpdate(Aggregator):
         means, gets = group_weights([member.group for member in members])
         weights = self._weights(means @ gram @ means.T) @ means if self.across == "groups" else self._weights(gram)
         weights, kept = self._average(weights, members)
-        added = Blend((self._scale(weights, gram) * weights)[None], (0,) * len(members), hyper=self.learns)
+        scale, length = self.rate, float((weights @ gram @ weights).clamp(min=0).sqrt())
+        if self.length == "mean" and length:
+            scale = self.rate * float(gram.mean().clamp(min=0).sqrt()) / length
+        added = Blend((scale * weights)[None], (0,) * len(members), hyper=self.learns)
         if not self.learns:
             return Mixing("start", (added,), keeps=kept)
         if not self.groups:
@@ -84,12 +81,6 @@ class CommonUpdate(Aggregator):
         past = [value if member.kept is None else member.kept for value, member in zip(new, members, strict=True)]
         kept = tuple(self.memory * old + (1 - self.memory) * now for old, now in zip(past, new, strict=True))
         return torch.tensor(kept, dtype=torch.float64) / len(members), kept
-
-    def _scale(self, weights: Tensor, gram: Tensor) -> float:
-        if self.length == "own":
-            return self.rate
-        length = float((weights @ gram @ weights).clamp(min=0).sqrt())
-        return self.rate * float(gram.mean().clamp(min=0).sqrt()) / length if length else self.rate
 
 
 class Extrapolated(CommonUpdate):

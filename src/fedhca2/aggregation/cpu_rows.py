@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhca2.aggregation.rows import MappedRow, PlainRows, Projection
+from fedhca2.aggregation.rows import MappedRow, PlainRows
 
 COLUMNS = 1024  # columns whose values stay in the fastest cache while all pairs of rows, or all mixtures, use them
 # This many rows can be multiplied in float64 in the time it takes to read them. With more rows, products are summed
@@ -215,15 +215,14 @@ class CpuRows(PlainRows):
         targets = _addresses(mixed)
         list(_in_threads(write, self._pieces(edges)))
 
-    def sketch(self, projection: Projection) -> tuple[Tensor, Tensor]:
+    def sketch(self, size: int, signs: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
         """Project the rows, one per thread, and measure their squared lengths."""
-        signs, shifts = projection.signs.numpy(), projection.shifts.numpy()
-        sketches = np.zeros((len(self.data), projection.size), np.float32)
+        how, sketches = (signs.numpy(), shifts.numpy()), np.zeros((len(self.data), size), np.float32)
 
         def project(number: int) -> float:
             square = 0.0
             for first, columns, rows, kind in CpuRows([self.data[number]])._blocks((0, 0, len(self.data[0]))):
-                square = _fold(rows[0], columns, kind, first, signs, shifts, sketches[number], square)
+                square = _fold(rows[0], columns, kind, first, *how, sketches[number], square)
             return square
 
         squares = list(_in_threads(project, range(len(self.data))))

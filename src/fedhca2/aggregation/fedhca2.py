@@ -30,7 +30,7 @@ def conflict_averse_weights(gram: Tensor, c: float) -> Tensor:
 
 
 def conflict_averse_mixing(gram: Tensor, c: float, rescale: bool = True) -> Tensor:
-    r"""Weights a of the update that is added, $\tilde U = \sum_i a_i \Delta_i$, FedHCA² Eq. (9), [N].
+    r"""Weights a of the update that is added, $\tilde U = \sum_i a_i \Delta_i$, FedHCA² Eq. (6) to (9), [N].
 
     $$a_i = \left(\tfrac1N + c\,\lVert\bar\Delta\rVert\, w_i / \lVert U_w \rVert\right) / (1 + c^2)$$
 
@@ -119,17 +119,12 @@ class CrossAttention(Aggregator):
     scale: Scale = Field("paper", description="products over √numel, or cosines")
     temperature: float = Field(1.0, gt=0, description="divides the logits")
 
-    @property
-    def learns(self) -> bool:
-        """Always."""
-        return True
-
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """One β per layer."""
         return (self.beta,) * len(layout.layers)
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Every decoder's own Ã, scaled."""
+        r"""Every decoder's own $\tilde A_i = \sum_j A_{ij} \Delta_j$ with the attention A, FedHCA² Eq. (13), scaled."""
         sizes = torch.tensor(layout.sizes)
         if self.per == "layer":
             layer_of = torch.tensor(layout.layer_of)

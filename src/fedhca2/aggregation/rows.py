@@ -40,28 +40,19 @@ class Member:
     kept: float | None = None
 
 
-@dataclass(frozen=True)
-class Projection:
-    r"""A random projection of rows to `size` sums, which keeps inner products on average.
+def projection(columns: int, size: int, seed: int) -> tuple[Tensor, Tensor]:
+    r"""A random projection of rows to `size` sums, which keeps inner products on average: its signs and shifts.
 
-    Columns are cut into blocks of `size`. A block is multiplied by random `signs`, rotated by a random `shift`, and
-    added to the sums. Two columns meet in one sum with probability 1/k at most, so for all rows x, y and k sums
-    $\langle Sx, Sy \rangle$ has the mean $\langle x, y \rangle$ and the variance
+    Columns are cut into blocks of `size`. A block is multiplied by random signs, -1 or 1 in int8 for each column,
+    rotated by a random shift of its own, and added to the sums. Two columns meet in one sum with probability 1/k at
+    most, so for all rows x, y and k sums $\langle Sx, Sy \rangle$ has the mean $\langle x, y \rangle$ and the variance
     $\le (\lVert x\rVert^2 \lVert y\rVert^2 + \langle x, y\rangle^2) / k$.
     """
-
-    size: int
-    signs: Tensor  # one per column, -1 or 1 in int8
-    shifts: Tensor  # one per block
-
-    @classmethod
-    def draw(cls, columns: int, size: int, seed: int) -> "Projection":
-        """The projection of rows with this many columns that belongs to a seed."""
-        dice = np.random.default_rng(seed)
-        bits = np.frombuffer(dice.bytes(-(-columns // 8)), np.uint8)
-        signs = np.unpackbits(bits, count=columns).view(np.int8)
-        signs += signs - 1
-        return cls(size, torch.from_numpy(signs), torch.from_numpy(dice.integers(0, size, -(-columns // size))))
+    dice = np.random.default_rng(seed)
+    bits = np.frombuffer(dice.bytes(-(-columns // 8)), np.uint8)
+    signs = np.unpackbits(bits, count=columns).view(np.int8)
+    signs += signs - 1
+    return torch.from_numpy(signs), torch.from_numpy(dice.integers(0, size, -(-columns // size)))
 
 
 class PlainRows:
@@ -87,7 +78,11 @@ class PlainRows:
         for first, block in self.blocks(0, edges[-1], self.chunk, torch.float64):
             block = block - block[0] if differences else block
             for tensor, inside in _tensors(edges, first, block.shape[1]):
-                total[tensor] += _products(block[:, inside])
+                piece = block[:, inside]  # many short products keep all of a GPU busy
+                whole = piece.shape[1] // 4096 * 4096
+                short = piece[:, :whole].reshape(len(piece), whole // 4096, 4096).transpose(0, 1)
+                rest = piece[:, whole:]
+                total[tensor] += torch.bmm(short, short.mT).sum(dim=0) + rest @ rest.T
         return total
 
     def squares(self, starts: Sequence[Tensor] = ()) -> Tensor:
@@ -106,15 +101,15 @@ class PlainRows:
                 for row, values in zip(mixed, weights[tensor] @ block[:, inside], strict=True):
                     row[first + inside.start : first + inside.stop] = values
 
-    def sketch(self, projection: Projection) -> tuple[Tensor, Tensor]:
+    def sketch(self, size: int, signs: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
         """Project the rows: [N, size] in float32, and their own squared lengths, [N]."""
-        size, columns = projection.size, len(self.data[0])
+        columns = len(self.data[0])
         first = torch.arange(0, columns, size, device=self.device)[:, None]
-        offsets = torch.arange(size, device=self.device) - projection.shifts.to(self.device)[:, None]
+        offsets = torch.arange(size, device=self.device) - shifts.to(self.device)[:, None]
         sources = (first + offsets % size).int()  # of each sum, one column from each block
         there = sources < columns
         sources = sources.where(there, torch.zeros_like(sources)).flatten()
-        signs = projection.signs.to(self.device)[sources].view_as(there) * there
+        signs = signs.to(self.device)[sources].view_as(there) * there
         folded = [(row.to(self.device, torch.float32)[sources].view_as(there) * signs).sum(dim=0) for row in self.data]
         return torch.stack(folded), self.squares()
 
@@ -129,7 +124,11 @@ class PlainRows:
         Gives the first column of each block too. A block is overwritten by the next, so memory is bounded, also if rows
         are in files.
         """
-        room = _buffer(len(self.data), min(columns, stop - start), dtype, self.device)
+        shape = len(self.data), min(columns, stop - start)
+        if self.device.type == "cpu":  # memory that returns to the system when freed; an allocator might keep it
+            room = torch.frombuffer(mmap.mmap(-1, shape[0] * shape[1] * dtype.itemsize), dtype=dtype).view(shape)
+        else:
+            room = torch.empty(shape, dtype=dtype, device=self.device)
         ahead = max(1, (1 << 19) // columns) * columns  # files are announced a megabyte at a time
         for first in range(start, stop, columns):
             last = min(first + columns, stop)
@@ -159,14 +158,6 @@ def _tensors(edges: Sequence[int], first: int, columns: int) -> Iterator[tuple[i
             yield tensor, inside
 
 
-def _products(block: Tensor) -> Tensor:
-    """Inner products of the rows of a block, [N, N], as many short products, which keep all of a GPU busy."""
-    whole = block.shape[1] // 4096 * 4096
-    short = block[:, :whole].reshape(len(block), whole // 4096, 4096).transpose(0, 1)
-    rest = block[:, whole:]
-    return torch.bmm(short, short.mT).sum(dim=0) + rest @ rest.T
-
-
 class Rows:
     """One row per member, in memory, memory-mapped or on a GPU, in any floating type.
 
@@ -192,7 +183,13 @@ class Rows:
         self.members, self.data = members, data
         self.layout = layout
         self.device = data[0].device
-        self.store = _store([row.detach() if row.requires_grad else row for row in data], chunk)
+        detached = [row.detach() if row.requires_grad else row for row in data]
+        if self.device.type == "cpu":
+            from fedhca2.aggregation.cpu_rows import CpuRows  # numba takes too long to import for a command's help
+
+            self.store: PlainRows = CpuRows(detached, chunk)
+        else:
+            self.store = PlainRows(detached, chunk)
 
     @classmethod
     def unnamed(cls, data: Sequence[Tensor]) -> "Rows":
@@ -211,7 +208,7 @@ class Rows:
 
     def sketches(self, size: int, seed: int) -> tuple[Tensor, Tensor]:
         """Random projections of the rows, [N, size] in float32, and the rows' own squared lengths, [N] in float64."""
-        sketches, squares = self.store.sketch(Projection.draw(self.layout.numel, size, seed))
+        sketches, squares = self.store.sketch(size, *projection(self.layout.numel, size, seed))
         return sketches, squares.cpu()
 
     def estimated_products(self, size: int, seed: int) -> Tensor:
@@ -275,8 +272,10 @@ class Rows:
 
     def _new_rows(self, count: int) -> list[Tensor]:
         rows = [torch.empty(self.layout.numel, device=self.device) for _ in range(count)]
-        for row in rows if self.device.type == "cpu" else ():
-            _ask_for_large_pages(row)
+        # Getting small pages takes longer than writing them. A system without large ones may refuse.
+        if self.device.type == "cpu" and self.layout.numel >= 1 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
+            for row in rows:
+                _advise(row, mmap.MADV_HUGEPAGE)
         return rows
 
     def _blocks(self) -> Iterator[tuple[int, Tensor]]:
@@ -295,14 +294,6 @@ def _in_order(row: Tensor, rank: int) -> Tensor:
     if isinstance(row, MappedRow):
         row.release()
     return torch.from_numpy(np.partition(absolute.numpy(), rank)[rank : rank + 1]).double()[0]
-
-
-def _store(data: Sequence[Tensor], chunk: int | None) -> PlainRows:
-    if data[0].device.type != "cpu":
-        return PlainRows(data, chunk)
-    from fedhca2.aggregation.cpu_rows import CpuRows  # numba takes too long to import for a command's help
-
-    return CpuRows(data, chunk)
 
 
 class MappedRow(Tensor):
@@ -334,19 +325,6 @@ class MappedRow(Tensor):
         """
         if _advise(self, getattr(mmap, "MADV_DONTNEED", 0)):
             raise OSError(ctypes.get_errno(), "madvise failed on a mapped row")
-
-
-def _ask_for_large_pages(tensor: Tensor) -> None:
-    """Ask for large pages for memory that was not written yet: getting small pages takes longer than writing them."""
-    if tensor.nbytes >= 1 << 22 and hasattr(mmap, "MADV_HUGEPAGE"):
-        _advise(tensor, mmap.MADV_HUGEPAGE)  # a system without them may refuse
-
-
-def _buffer(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A buffer [rows, columns]; on a CPU it returns to the system when freed; an allocator might keep it."""
-    if device.type != "cpu":
-        return torch.empty(rows, columns, dtype=dtype, device=device)
-    return torch.frombuffer(mmap.mmap(-1, rows * columns * dtype.itemsize), dtype=dtype).view(rows, columns)
 
 
 def return_freed_memory() -> None:

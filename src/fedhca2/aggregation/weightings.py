@@ -61,7 +61,11 @@ def pcgrad(gram: Array) -> Array:
     """
     n = len(gram)
     total = np.zeros(n)
-    orders = _orders(n)
+    if n <= 7:
+        orders = np.array(list(permutations(range(n))))
+    else:  # which take 250,000 inner products
+        dice = np.random.default_rng(0)
+        orders = np.array([dice.permutation(n) for _ in range(max(4, 250_000 // n**2))])
     for some in np.array_split(orders, ceil(len(orders) * n**2 / 250_000)):
         each, squares = np.arange(len(some)), gram.diagonal()
         weights = np.tile(np.eye(n), (len(some), 1, 1))
@@ -231,14 +235,6 @@ def _root(gram: Array) -> Array:
     values, vectors = np.linalg.eigh(gram)
     root: Array = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
     return root
-
-
-def _orders(n: int) -> NDArray[np.int64]:
-    """All orders of up to seven items; of more, a fixed sample that takes 250,000 inner products."""
-    if n <= 7:
-        return np.array(list(permutations(range(n))))
-    dice = np.random.default_rng(0)
-    return np.array([dice.permutation(n) for _ in range(max(4, 250_000 // n**2))])
 
 
 WEIGHTINGS: dict[str, Callable[[Array], Array]] = {

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -59,16 +60,13 @@ def evaluate(
     return {task: metric.compute() for task, metric in metrics.items()}
 
 
+@dataclass
 class BestModel:
     """The values of the model with the best scores so far, on the CPU; part of a client's state."""
 
-    def __init__(
-        self, tensors: Mapping[str, Tensor] | None = None, first: Mapping[str, float] | None = None, rise: float = -inf
-    ) -> None:
-        """:param first: each task's score in the first evaluation.
-        :param rise: how much better the best scores are than these, as a mean over tasks.
-        """
-        self.tensors, self.first, self.rise = dict(tensors or {}), dict(first or {}), rise
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)  # each task's score in the first evaluation
+    rise: float = -inf  # how much better the best scores are than these, as a mean over tasks
 
     @classmethod
     def of(cls, state: ClientState) -> "BestModel":

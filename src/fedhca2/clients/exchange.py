@@ -35,22 +35,13 @@ Agreement = dict[Slot, tuple[float, ...]]
 Longest = Callable[[Slot, int], float]  # the longest that a slot's row can be in a round
 
 
-def adam_reach(first: float = BETAS[0], second: float = BETAS[1]) -> float:
-    r"""The most learning rates that Adam can move a value in one step, for any gradients.
-
-    With $m = \sum_i w_i g_i$ and $v = \sum_i u_i g_i^2$, Cauchy and Schwarz give
-    $|m|/\sqrt v \le \sqrt{\sum_i w_i^2/u_i} \le (1-\beta_1)/\sqrt{(1-\beta_2)(1-\beta_1^2/\beta_2)}$.
-
-    >>> round(adam_reach(), 2)
-    7.27
-    """
-    return (1 - first) / sqrt((1 - second) * (1 - first**2 / second))
-
-
 def trained_reach(training: Training, batches: int, steps: range, total: int, part: Part, numel: int) -> float:
-    """The farthest that these of `total` steps can move a part's row of `numel` values, for any data.
+    r"""The farthest that these of `total` steps can move a part's row of `numel` values, for any data.
 
-    An epoch has this number of `batches`. SGD has no such limit: it moves as far as its gradients are long.
+    An epoch has this number of `batches`. SGD has no such limit: it moves as far as its gradients are long. Adam moves
+    a value by at most 7.27 learning rates in a step: with $m = \sum_i w_i g_i$ and $v = \sum_i u_i g_i^2$, Cauchy and
+    Schwarz give
+    $|m|/\sqrt v \le \sqrt{\sum_i w_i^2/u_i} \le (1-\beta_1)/\sqrt{(1-\beta_2)(1-\beta_1^2/\beta_2)}$.
     """
     if training.optimizer.kind == "sgd":
         return inf
@@ -58,8 +49,10 @@ def trained_reach(training: Training, batches: int, steps: range, total: int, pa
         len(of_epoch) * training.schedule.rate(epoch, total / batches, training.learning_rate)
         for epoch, of_epoch in parts_of_epochs(steps.start, len(steps), batches)
     )
+    first, second = BETAS
+    reach = (1 - first) / sqrt((1 - second) * (1 - first**2 / second))
     slack = 1.05  # for weight decay and rounding
-    return slack * adam_reach() * sqrt(numel) * sum(rates) * training.rate_share(part)
+    return slack * reach * sqrt(numel) * sum(rates) * training.rate_share(part)
 
 
 def noise_reach(deviation: float, rounds: int, numel: int) -> float:

@@ -46,28 +46,26 @@ Job = Mapping[str, Any]
 Outputs = dict[str, tuple[int, str, int]]  # by task: its channels, and the type and channels of its labels
 
 
-def keep_compiled_code() -> Path:
-    """Keep compiled code in a folder that survives a restart."""
-    folder = os.environ.setdefault(CACHE, str(Path.home() / ".cache" / "fedhca2" / "compiled"))
-    return Path(folder)
-
-
 def precompile(models: Mapping[str, ModelConfig], clients: Sequence[Client], device: torch.device) -> None:
     """Compile the parts of the clients' training steps; does nothing if that was done before.
 
-    `models` are the clients' models by name.
+    Compiled code is kept in a folder that survives a restart. `models` are the clients' models by name.
     """
     if not hasattr(os, "fork"):
         return  # steps are compiled when they are first taken
-    folder = keep_compiled_code()
+    folder = Path(os.environ.setdefault(CACHE, str(Path.home() / ".cache" / "fedhca2" / "compiled")))
     kinds: dict[tuple[str, Size], tuple[Client, Outputs]] = {}
     for client in clients:
         if client.data.train.are_arrays:
             continue  # small enough to be compiled when they are first taken
         data, tasks = client.data.train.data, client.data.train.tasks
-        sample = data.load(client.data.train.indices[0], tasks)
+        sample, task_set = data.load(client.data.train.indices[0], tasks), client.personal.model.tasks
         own = {
-            task: (_channels(client, task), str(sample[task].dtype).removeprefix("torch."), len(sample[task]))
+            task: (
+                task_set[task].channels_for(data.labels[task]),
+                str(sample[task].dtype).removeprefix("torch."),
+                len(sample[task]),
+            )
             for task in tasks
         }
         kinds.setdefault((models[client.name].model_dump_json(), data.size), (client, {}))[1].update(own)
@@ -124,10 +122,6 @@ def _jobs(client: Client, model: ModelConfig, size: Size, outputs: Outputs) -> l
         {**job, "part": part, "outputs": own, "tasks": {task: declared[task] for task in own if task in declared}}
         for part, own in needed
     ]
-
-
-def _channels(client: Client, task: str) -> int:
-    return client.personal.model.tasks[task].channels_for(client.data.train.data.labels[task])
 
 
 def _compile_afresh(device: torch.device, job: Job) -> None:

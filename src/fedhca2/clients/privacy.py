@@ -9,7 +9,7 @@ from decimal import Decimal, localcontext
 from functools import cache, lru_cache
 from hashlib import blake2b
 from math import ceil, exp, floor, frexp, inf, isfinite, ldexp, log10, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy  # imports its parts when they are used
@@ -232,13 +232,9 @@ def _pieces(row: Tensor) -> Iterator[NDArray[np.float64]]:
     return (piece.double().numpy() for piece in torch.split(row.detach().cpu(), CHUNK))
 
 
-class AliasTable(NamedTuple):
-    """How bins of WIDTH steps are proposed, and how often a proposed step is accepted."""
-
-    threshold: NDArray[np.uint64]  # [COLUMNS] coins below it select the column's own bin, others its alias
-    alias: NDArray[np.int64]
-    highest: NDArray[np.float64]  # [bins] acceptance rate of the innermost step
-    curvature: float  # 1/2s²
+# How bins of WIDTH steps are proposed and steps accepted. Coins below a column's threshold select its own bin, others
+# its alias. Then come the rate at which each bin's innermost step is accepted, and the curvature 1/2s².
+AliasTable = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float64], float]
 
 
 class Noise:
@@ -308,7 +304,7 @@ def alias_table(deviation: float) -> AliasTable:
         factors = [weights[0] / Decimal(weight) for weight in weights]
         highest = [float(height * factor) for height, factor in zip(inner, factors, strict=True)]
         threshold, alias = _aliases(weights)
-        return AliasTable(threshold, alias, np.array(highest), float(curvature))
+        return threshold, alias, np.array(highest), float(curvature)
 
 
 def _aliases(weights: list[int]) -> tuple[NDArray[Any], NDArray[Any]]:

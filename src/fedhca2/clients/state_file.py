@@ -56,8 +56,8 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
     """Read a state; raises StateFileError if it is damaged, foreign, or has another checksum than expected."""
     try:
         data = path.read_bytes()
-        header = _header(data)
         tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
     except FileNotFoundError:
         raise StateFileError(path, "expected a state of fedhca2, got no file") from None
     except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
@@ -98,14 +98,6 @@ def reply_again(folder: Path, order: Order, last: int) -> Reply | None:
     if order.round < last:
         raise RoundIsOverError(f"round: expected {last} or later, got {order.round}")
     return load_reply(folder / REPLY_FILE) if order.round == last else None
-
-
-def _header(data: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file: 8 bytes of length, then JSON."""
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else {}
-    return metadata if isinstance(metadata, dict) else {}
 
 
 def tensor_file(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:

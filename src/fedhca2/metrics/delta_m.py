@@ -31,10 +31,7 @@ def rise(score: float, first: float, higher_is_better: bool) -> float:
 
 
 def delta_m(
-    scores: Scores,
-    baseline: Scores,
-    higher_is_better: Mapping[str, bool],
-    kinds: Mapping[str, str] | None = None,
+    scores: Scores, baseline: Scores, higher_is_better: Mapping[str, bool], kinds: Mapping[str, str] | None = None
 ) -> float:
     r"""Mean relative gain in % over the columns of a table, $\Delta m = \frac{1}{T}\sum_t$ `relative_gain`.
 

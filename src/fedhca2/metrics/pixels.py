@@ -11,30 +11,8 @@ from fedhca2.labels import IGNORE
 from fedhca2.metrics.metric import MeanOfValues, Sums, histogram
 
 
-def confusion(prediction: Tensor, label: Tensor, classes: int) -> Tensor:
-    """Pixels by label (row) and prediction (column); two more cells count ignored pixels and unknown labels.
-
-    >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 255]), classes=2)
-    tensor([1, 1, 0, 0, 1, 0])
-    """
-    label, prediction = label.long(), prediction.long()
-    valid = (label >= 0) & (label < classes) & (prediction >= 0) & (prediction < classes)
-    elsewhere = torch.where(label == IGNORE, classes * classes, classes * classes + 1)
-    return histogram(torch.where(valid, label * classes + prediction, elsewhere), classes * classes + 2)
-
-
-def intersection_over_union(confusion: Tensor) -> Tensor:
-    r"""$\frac{TP}{TP + FP + FN}$ of each class, NaN for a class that neither labels nor predictions contain.
-
-    >>> intersection_over_union(torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]]))
-    tensor([0.7500, 0.8000,    nan], dtype=torch.float64)
-    """
-    hits = confusion.diagonal().double()
-    return hits / (confusion.sum(dim=0) + confusion.sum(dim=1) - hits)
-
-
 class MeanIoU(Sums):
-    """mIoU in %, over all valid pixels of the split.
+    r"""mIoU in %, over all valid pixels of the split: the mean of $\frac{TP}{TP + FP + FN}$ of each class.
 
     `absent`: a class that occurs nowhere is left out of the mean ("skip") or counts as 0 ("zero", as in the released
     code, under a separate name).
@@ -51,8 +29,11 @@ class MeanIoU(Sums):
         self.name = "miou" if absent == "skip" else "miou_all_classes"
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
-        """Add class maps [B, 1, H, W]."""
-        self.add(confusion(prediction, label, self.classes))
+        """Add class maps [B, 1, H, W]; two cells count ignored pixels and unknown labels."""
+        label, prediction, classes = label.long(), prediction.long(), self.classes
+        valid = (label >= 0) & (label < classes) & (prediction >= 0) & (prediction < classes)
+        elsewhere = torch.where(label == IGNORE, classes * classes, classes * classes + 1)
+        self.add(histogram(torch.where(valid, label * classes + prediction, elsewhere), classes * classes + 2))
 
     def compute(self) -> dict[str, float]:
         """The mean, and the number of classes that occur."""
@@ -60,7 +41,8 @@ class MeanIoU(Sums):
         if unknown:
             expected = f"classes 0 … {self.classes - 1} or 255 (ignored)"
             raise ValueError(f"expected {expected}, got {unknown} pixels of another value")
-        iou = intersection_over_union(cells)
+        hits = cells.diagonal().double()
+        iou = hits / (cells.sum(dim=0) + cells.sum(dim=1) - hits)
         present = ~iou.isnan()
         counted = self.classes if self.absent == "zero" else int(present.sum())
         miou = 100 * float(iou[present].sum()) / counted if present.any() else nan
@@ -126,17 +108,10 @@ def counts_at_thresholds(probability: Tensor, label: Tensor, thresholds: Tensor)
     return torch.stack((on, on + off)).flip(1).cumsum(1).flip(1)
 
 
-def f_measure(true_positives: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
-    r"""$F = \frac{1.3\,PR}{0.3\,P + R}$, 0 without true positives.
-
-    >>> f_measure(torch.tensor([2.0, 0.0]), torch.tensor([4.0, 0.0]), torch.tensor(2.0))
-    tensor([0.5652, 0.0000])
-    """
-    return 1.3 * true_positives / (0.3 * actual + predicted).clamp(min=1e-9)
-
-
 class MaxF(Sums):
-    """Best F in % over the thresholds .05 … .95, from counts over the whole split.
+    r"""Best $F = \frac{1.3\,PR}{0.3\,P + R}$ in % over the thresholds .05 … .95, from counts over the whole split.
+
+    It is 0 without true positives.
 
     >>> metric = MaxF()
     >>> metric.update(torch.tensor([[[[0.9, 0.2, 0.3]]]]), torch.tensor([[[[1, 0, 255]]]]))
@@ -158,7 +133,7 @@ class MaxF(Sums):
     def compute(self) -> dict[str, float]:
         """The best F, and the threshold that gave it."""
         on, both = self.sums.cpu().double()
-        return _best(self, f_measure(on[1:], both[1:], on[0]), both[0])
+        return _best(self, 1.3 * on[1:] / (0.3 * on[0] + both[1:]).clamp(min=1e-9), both[0])
 
 
 class SalientIoU(MeanIoU):

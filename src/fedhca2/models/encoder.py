@@ -1,13 +1,13 @@
 """Encoders: any timm backbone with feature maps at strides 4, 8, 16 and 32, or a single one, as plain transformers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Self
 
 import timm
 import torch
+from timm.models.swin_transformer import SwinTransformerBlock
 from torch import Tensor, nn
 
 from fedhca2.imports import explain_errors
@@ -18,8 +18,8 @@ from fedhca2.models.layers import (
     FeaturePyramid,
     Mlp,
     Projections,
+    ReleasedBlock,
     add_adapters,
-    as_released,
     called_linears,
     linears,
     take_over_drop_paths,
@@ -56,11 +56,8 @@ class Encoder(nn.Module):
                 raise ValueError(f"weights {config.weights!r}: expected sha256 {config.sha256}, got {actual}")
             load_weights(self, config.title, config.weights)
         self.fixed, self.stays = _fix(self.body, config, size)
-        if patch:
-            self.pyramid: FeaturePyramid | None = FeaturePyramid(channels[0], width or 128, patch)
-            channels = [width or 128] * len(STRIDES)
-        else:
-            self.pyramid = None
+        self.pyramid = FeaturePyramid(channels[0], width or 128, patch) if patch else None
+        channels = [width or 128] * len(STRIDES) if patch else channels
         self.projections = Projections(channels, width) if width and not patch else None
         self.channels: list[int] = [width] * len(channels) if width else channels
 
@@ -98,18 +95,18 @@ def _body(config: EncoderConfig, size: Sequence[int]) -> Body:
 
 
 def _timm_body(config: EncoderConfig, size: Sequence[int]) -> Body:
-    kind = _backbone(config.name, config.output_stride)
-    options = dict(kind.options)
-    if kind.drops:
-        options["drop_path_rate"] = config.drop_path
+    name, maps, patch, drops, known = _backbone(config.name, config.output_stride)
+    options = {**known, "drop_path_rate": config.drop_path} if drops else {**known}
     if "swin_" in config.name:
         # Windows and their shift are never reduced to the size of a map, so one model works for images of every size.
         options |= {"always_partition": True, "strict_img_size": False} | SMALL.get(config.name, {})
     elif "swin" in config.name:  # the second version, which only timm has
         options["img_size"] = tuple(size)
-    body = timm.create_model(kind.name, features_only=True, out_indices=kind.maps, **options)
-    as_released(body)
-    return body, _feature_info(body).channels(), kind.patch
+    body = timm.create_model(name, features_only=True, out_indices=maps, **options)
+    for block in [module for module in body.modules() if type(module) is SwinTransformerBlock]:
+        block.__class__ = ReleasedBlock
+        body.get_submodule("patch_embed").dynamic_img_pad = True  # type: ignore[assignment]  # an image to whole patches
+    return body, _feature_info(body).channels(), patch
 
 
 def _fix(body: nn.Module, config: EncoderConfig, size: Sequence[int]) -> tuple[frozenset[str], frozenset[str]]:
@@ -132,27 +129,17 @@ def _fix(body: nn.Module, config: EncoderConfig, size: Sequence[int]) -> tuple[f
     return frozenset(names), stays
 
 
-@dataclass(frozen=True)
-class Backbone:
-    """How a timm backbone is built: its name, its options, and which of its maps are used.
-
-    `patch` is the stride of a plain transformer, which has one map; 0 for others. `drops`: it has stochastic depth.
-    """
-
-    name: str
-    maps: Sequence[int]
-    patch: int
-    drops: bool
-    options: Mapping[str, Any]
-
-
 @cache
-def _backbone(requested: str, output_stride: int) -> Backbone:
-    """Find out how to build a timm backbone by building it on the meta device."""
+def _backbone(requested: str, output_stride: int) -> tuple[str, Sequence[int], int, bool, dict[str, Any]]:
+    """Find out how to build a timm backbone by building it on the meta device.
+
+    Returns its name, which of its maps are used, the patch of a plain transformer (0 for others), whether it has
+    stochastic depth, and its options.
+    """
     name = SWIN_T if requested in SMALL else requested
     options: dict[str, Any] = {"output_stride": output_stride} if output_stride != STRIDES[-1] else {}
     if name == SWIN_T and not options:  # known, and building it takes a while
-        return Backbone(name, range(len(STRIDES)), 0, True, options)
+        return name, range(len(STRIDES)), 0, True, options
     if ":" not in name and not timm.is_model(name):
         close = get_close_matches(name, [*SMALL, *timm.list_models()], n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""
@@ -161,11 +148,11 @@ def _backbone(requested: str, output_stride: int) -> Backbone:
     if len(set(strides)) == 1 and not options:
         options = {"dynamic_img_size": True, "dynamic_img_pad": True}
         _strides(name, options)
-        return Backbone(name, [-1], strides[0], drops, options)
+        return name, [-1], strides[0], drops, options
     if strides[-4:] != [min(stride, output_stride) for stride in STRIDES]:
         expected = "feature maps at strides 4, 8, 16 and 32, or at a single one"
         raise ValueError(f"encoder {requested!r}: expected {expected}, got {strides}")
-    return Backbone(name, range(len(strides) - 4, len(strides)), 0, drops, options)
+    return name, range(len(strides) - 4, len(strides)), 0, drops, options
 
 
 def _strides(name: str, options: Mapping[str, Any]) -> tuple[list[int], bool]:

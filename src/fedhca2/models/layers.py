@@ -63,16 +63,6 @@ def roll_mask(size: Size, window: Size, shift: Size, device: torch.device) -> Te
     )  # a low score where only the roll brought them together
 
 
-def as_released(body: nn.Module) -> None:
-    """Make a timm Swin transformer compute what mmseg's does, in place; other backbones are unchanged."""
-    blocks = [module for module in body.modules() if type(module) is SwinTransformerBlock]
-    for block in blocks:
-        block.__class__ = ReleasedBlock
-    if blocks:
-        embedding = body.get_submodule("patch_embed")
-        embedding.dynamic_img_pad = True  # type: ignore[assignment]  # an image to whole patches
-
-
 @constant
 def interpolation(
     length: int, target: int, device: torch.device, dtype: torch.dtype = torch.float32, step: float | None = None

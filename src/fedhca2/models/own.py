@@ -26,14 +26,17 @@ if TYPE_CHECKING:
 
 def make(name: str, part: Part, *arguments: Any) -> nn.Module:
     """Make a part from its class with its settings after what it is `given`; raises ValueError if that fails."""
-    kind = load(part.kind, "a class of torch.nn.Module", _is_module)
+    kind = load(
+        part.kind, "a class of torch.nn.Module", lambda value: isinstance(value, type) and issubclass(value, nn.Module)
+    )
     settings = _check_settings(f"{name} {part.kind}", part.settings, kind, len(arguments))
     values = ", ".join([*map(repr, arguments), *(f"{key}={value!r}" for key, value in settings.items())])
     with explain_errors(f"{name} {part.kind}", f"expected to be made with ({values})"):
         module = kind(*arguments, **settings)
-    if name == "encoder" and not _are_widths(getattr(module, "channels", None)):
-        actual = getattr(module, "channels", "none")
-        raise ValueError(f"{name} {part.kind}: expected `channels`, the widths of its maps, got {actual}")
+    widths = getattr(module, "channels", "none")
+    are_widths = isinstance(widths, Sequence) and len(widths) > 0 and all(isinstance(width, int) for width in widths)
+    if name == "encoder" and not are_widths:
+        raise ValueError(f"{name} {part.kind}: expected `channels`, the widths of its maps, got {widths}")
     return module  # type: ignore[no-any-return]
 
 
@@ -60,14 +63,6 @@ def _convert(where: str, value: Any, hint: Any) -> Any:
         return adapter.validate_python(value)
     except ValidationError as error:
         raise ValueError(str(list_faults(error, where)[0])) from None
-
-
-def _is_module(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, nn.Module)
-
-
-def _are_widths(value: Any) -> bool:
-    return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(width, int) for width in value)
 
 
 @torch.no_grad()

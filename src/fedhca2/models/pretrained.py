@@ -104,11 +104,8 @@ def _from_file(path: Path, changed: int) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     for key in ("state_dict", "model"):
         content = content.get(key, content) if isinstance(content, Mapping) else {}
-    return {name: value for name, value in content.items() if isinstance(name, str) and _is_dense(value)}
-
-
-def _is_dense(value: object) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+    tensors = {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    return {name: value for name, value in tensors.items() if value.layout == torch.strided and not value.is_quantized}
 
 
 def _existing(path: Path) -> Path:
@@ -124,24 +121,16 @@ def to_timm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if any(name.startswith(prefix) for name in renamed):
             renamed = {name.removeprefix(prefix): value for name, value in renamed.items() if name.startswith(prefix)}
     if any("attn.w_msa." in name for name in renamed):
-        renamed = {
-            _from_mmseg(name): reordered_merging(value) if ".downsample." in name else value
-            for name, value in renamed.items()
-        }
-    if any(
-        name.startswith("layers.0.downsample.") for name in renamed
-    ):  # timm merges patches at the next stage's start
+        words = {"patch_embed.projection.": "patch_embed.proj.", "stages.": "layers.", "attn.w_msa.": "attn."}
+        words |= {"ffn.layers.0.0.": "mlp.fc1.", "ffn.layers.1.": "mlp.fc2."}
+        for mmseg, timm_word in words.items():
+            renamed = {name.replace(mmseg, timm_word): value for name, value in renamed.items()}
+        renamed |= {name: reordered_merging(value) for name, value in renamed.items() if ".downsample." in name}
+    # timm merges patches at the next stage's start.
+    if any(name.startswith("layers.0.downsample.") for name in renamed):
         stage = re.compile(r"(?<=^layers\.)\d+(?=\.downsample\.)")
         renamed = {stage.sub(lambda own: str(int(own[0]) + 1), name): value for name, value in renamed.items()}
     return renamed
-
-
-def _from_mmseg(name: str) -> str:
-    words = {"patch_embed.projection.": "patch_embed.proj.", "stages.": "layers.", "attn.w_msa.": "attn."}
-    words |= {"ffn.layers.0.0.": "mlp.fc1.", "ffn.layers.1.": "mlp.fc2."}
-    for mmseg, timm_word in words.items():
-        name = name.replace(mmseg, timm_word)
-    return name
 
 
 def own_names(name: str) -> tuple[str, ...]:

@@ -63,8 +63,6 @@ def classes(space: LabelSpace) -> tuple[float, float]:
     return 0, (space.classes or IGNORE) - 1
 
 
-Grouping = Literal["class", "value"]
-Output = Literal["map", "vector"]
 MetricFor = Callable[[LabelSpace], metrics.Metric]
 
 
@@ -110,7 +108,7 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor]
     metric: MetricFor
     title: str = ""
-    output: Output = "map"
+    output: Literal["map", "vector"] = "map"
     channels: int | None = None
     label_channels: int | None = 1
     label_range: Callable[[LabelSpace], tuple[float, float]] = lambda space: (-inf, inf)
@@ -129,7 +127,7 @@ class Task:
     chooses_crops: bool = False
     standardised: bool = False
     skips_empty: bool = False
-    grouped_by: Grouping | None = None
+    grouped_by: Literal["class", "value"] | None = None
     reading: str = ""
 
     def __post_init__(self) -> None:

@@ -1,13 +1,17 @@
-"""Fast inner products and mixtures, each compared with the formula in float64."""
+"""Fast inner products, mixtures and projections against formulas in float64, of rows in memory and in files."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_rows import KINDS, layout_of, make, many_rows, plain, plain_products
+from made_rows import KINDS, in_files, layout_of, make, many_rows, plain, plain_products
 from torch.testing import assert_close
 
+from fedhca2.aggregation import MappedRow
 from fedhca2.aggregation.cpu_rows import COLUMNS, FEW
+from fedhca2.aggregation.rows import PlainRows, projection
+from warm import output_of
 
 brief = settings(max_examples=25, deadline=None)
 
@@ -163,3 +167,121 @@ def test_a_gpu_s_way_gives_the_numbers_of_float64(stack, chunk, count):
     weights = torch.rand(len(sizes), count, len(data), dtype=torch.float64)
     expected = make(layout_of(sizes), data).mix(weights)
     assert_close(torch.stack(rows.mix(weights)), torch.stack(expected), rtol=1e-6, atol=1e-12)
+
+
+def long_rows(count=12, columns=20_000, kind=torch.float32):
+    """Rows of very different lengths, with cosines from -0.5 to 1, whose size is in few columns."""
+    rng = torch.Generator().manual_seed(0)
+    data = torch.randn(count, columns, generator=rng) * torch.logspace(-1, 1, columns)
+    data[1] = -0.5 * data[0] + 0.5 * data[1]
+    return list((data * torch.logspace(-2, 1, count)[:, None]).to(kind))
+
+
+def test_sketches_keep_products_on_average():
+    rows = make(layout_of([20_000]), long_rows(count=4))
+    exact, size, draws = rows.products("rows", whole=True)[0], 256, 400
+    sketched = torch.stack([(s := rows.sketches(size, seed)[0].double()) @ s.T for seed in range(draws)])
+    lengths = exact.diagonal().sqrt()
+    allowed = ((lengths[:, None] * lengths) ** 2 + exact**2) / size
+    assert ((sketched.mean(dim=0) - exact).abs() <= 4 * (allowed / draws).sqrt()).all()
+    assert (sketched.var(dim=0) <= 1.3 * allowed).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_estimated_products_have_exact_lengths_and_near_cosines(kind):
+    data = long_rows(kind=kind)
+    exact = plain_products(data, [20_000])[0]
+    actual = make(layout_of([20_000]), data).estimated_products(4096, seed=0)[0]
+    lengths = exact.diagonal().sqrt()
+    assert_close(actual.diagonal(), exact.diagonal(), rtol=1e-6, atol=0)
+    assert ((actual - exact).abs() <= 6 / 4096**0.5 * lengths[:, None] * lengths).all()
+    assert torch.linalg.eigvalsh(actual / lengths[:, None] / lengths)[0] > -1e-6
+
+
+def test_short_rows_are_measured_exactly_and_a_row_that_is_not_finite_shows():
+    rows = make(layout_of([300, 700]), long_rows(columns=1000))
+    assert torch.equal(rows.estimated_products(1024, seed=0), rows.products("rows", whole=True))
+    data = long_rows(count=3)
+    data[1][777] = torch.nan
+    lengths = make(layout_of([20_000]), data).estimated_products(1024, seed=0)[0].diagonal()
+    assert lengths.isfinite().tolist() == [True, False, True]
+
+
+def test_a_sketch_has_the_same_bits_alone_and_with_others():
+    data = long_rows(count=6)
+    together = make(layout_of([20_000]), data).sketches(1024, seed=3)
+    for number, row in enumerate(data):
+        alone = make(layout_of([20_000]), [row]).sketches(1024, seed=3)
+        assert torch.equal(together[0][number], alone[0][0])
+        assert together[1][number] == alone[1][0]
+
+
+def test_a_gpu_s_way_gives_the_same_sketches():
+    data = long_rows(count=3)
+    actual = PlainRows(data).sketch(1024, *projection(20_000, 1024, seed=5))
+    assert_close(actual, make(layout_of([20_000]), data).sketches(1024, seed=5), rtol=1e-6, atol=1e-5)
+
+
+@pytest.fixture
+def mapped(tmp_path):
+    row = torch.randn(50_000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    return row, in_files([row], tmp_path)[0]
+
+
+@pytest.mark.parametrize("expected", [(), (0, 0), (0, 1), (1, 5), (0, 10**9)])
+def test_a_mapped_row_has_the_values_of_its_file_also_after_release(mapped, expected):
+    row, actual = mapped
+    for _ in range(2):
+        if expected:
+            actual.expect(*expected)
+        assert torch.equal(actual, row)
+        actual.release()
+
+
+def test_a_file_that_is_too_short_is_an_error(mapped, tmp_path):
+    with pytest.raises(RuntimeError):
+        MappedRow.open(tmp_path / "0", 50_001, torch.bfloat16)
+
+
+FLAT = """
+import sys
+from pathlib import Path
+import torch
+from fedhca2.aggregation import MappedRow, Member, Rows
+from fedhca2.params import Layout
+
+torch.set_num_threads(1)
+values, path = 1_000_000, sys.argv[1]
+
+def peak(clients):
+    rows = [MappedRow.open(path, values, torch.bfloat16) for _ in range(clients)]
+    rows = Rows([Member(str(i), "g") for i in range(clients)], Layout(("a.weight",), ((values,),)), rows)
+    Path("/proc/self/clear_refs").write_text("5")
+    rows.products("rows", whole=True)
+    rows.mix(torch.full((1, clients), 1 / clients))
+    status = Path("/proc/self/status").read_text().split("VmHWM:")[1]
+    return int(status.split()[0]) / 1024
+
+peak(4)
+print(peak(25), peak(100))
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_model_times_the_clients(tmp_path):
+    path = tmp_path / "row"
+    path.write_bytes(np.random.default_rng(0).normal(size=1_000_000).astype(np.float16).tobytes())
+    few, many = map(float, output_of("-c", FLAT, path).split())
+    assert many - few < 15  # MiB; 75 more rows are 143 MiB, and their part of the buffer is 5
+
+
+def test_the_same_values_give_the_same_bits_however_they_are_stored(tmp_path):
+    """As float32 and bfloat16 in memory, and as bfloat16 in files."""
+    rows = [row.bfloat16() for row in many_rows(20, 150_001)]
+    weights = torch.rand(3, 20, generator=torch.Generator().manual_seed(0))
+    actual = []
+    for data in ([row.float() for row in rows], rows, in_files(rows, tmp_path)):
+        stack = make(layout_of([50_000, 100_001]), data)
+        products = stack.products("rows"), stack.products("differences"), stack.norms()
+        actual.append([*products, *stack.sketches(1024, 3), *stack.mix(weights)])
+    assert all(torch.equal(*pair) for other in actual[1:] for pair in zip(actual[0], other, strict=True))

@@ -50,7 +50,7 @@ MAPS = {
     "rmse": (DepthRMSE, depths),
 }
 KINDS = MAPS | {
-    "ods_f": (lambda: OdsF(0.2, workers=2), probabilities),
+    "ods_f": (lambda: OdsF(0.2), probabilities),
     "pck": (CorrectKeypoints, lambda rng: probabilities(rng, (4, 2, 8, 9))),
     "map": (MeanAveragePrecision, lambda rng: probabilities(rng, IMAGES)),
     "accuracy": (lambda: Accuracy(3), lambda rng: (torch.zeros(12, 1), torch.randint(0, 3, (12, 1), generator=rng))),

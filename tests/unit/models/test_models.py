@@ -4,9 +4,10 @@ import pytest
 import torch
 from timm.models.tiny_vit import Attention
 from torch import nn
+from torch.nn import functional
 from torch.testing import assert_close
 
-from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel, build_model
+from fedhca2.models import Encoder, EncoderConfig, ModelConfig, MultiTaskModel, build_model
 from fedhca2.params import Slot, flatten, layouts
 
 PARTS = ("decoders", "heads")
@@ -88,3 +89,15 @@ def test_a_head_is_that_of_the_decoders_paper_unless_chosen(decoder, head, layer
     convolutions = [layer for layer in model.heads.modules() if hasattr(layer, "kernel_size")]
     assert len(convolutions) == layers
     assert model(torch.zeros(2, 3, 32, 32))["semseg"].shape == (2, 5, 32, 32)
+
+
+def encoder(size=(64, 64)):
+    torch.manual_seed(0)
+    return Encoder(EncoderConfig(name="swin_mini"), size).eval()
+
+
+def test_an_encoder_takes_images_of_any_size_padded_to_whole_patches(rng):
+    image = torch.randn(1, 3, 61, 90, generator=rng)
+    padded = encoder((512, 512))(functional.pad(image, (0, 2, 0, 3)))
+    assert_close(encoder((32, 32))(image), padded, rtol=0, atol=0)
+    assert [tuple(map.shape[-2:]) for map in padded] == [(16, 23), (8, 12), (4, 6), (2, 3)]
