@@ -7,9 +7,9 @@ Keys, agreement, encryption and shares are Flower's; see docs/decisions/0011. Ma
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain
 from math import inf
 from pathlib import Path
 from secrets import token_bytes
@@ -199,11 +199,28 @@ class SumMember:
 
     def share(self, request: Request) -> Request:
         """Make shares of the seed and of the agreeing key, one for each client that takes part."""
+        secrets = self.secrets
         public = {client: (str(agreed), str(read)) for client, (agreed, read) in sorted(request["keys"].items())}
-        if self.secrets.public and self.secrets.public != public:
+        if secrets.public not in ({}, public):
             raise SumRefusedError("keys: expected one request to share them, got a second with others")
-        if not self.secrets.public:
-            self._share(public)
+        if not secrets.public:
+            own, keys = (
+                (public_of(secrets.agreeing), public_of(secrets.reading)),
+                {key for pair in public.values() for key in pair},
+            )
+            if public.get(self.name) != own or len(keys) != 2 * len(public) or len(public) < 2:
+                expected = "different ones of two or more clients, among them this site's own"
+                raise SumRefusedError(f"keys: expected {expected}, got others")
+            least, position = self.settings.least(len(public)), [*public].index(self.name)
+            seed_shares = create_shares(bytes.fromhex(secrets.seed), least, len(public))
+            key_shares = create_shares(secrets.agreeing.encode(), least, len(public))
+            sent = {}
+            for number, (client, (_, read)) in enumerate(public.items()):
+                text = share_keys_plaintext_concat(position, number, seed_shares[number], key_shares[number])
+                sent[client] = encrypt(agree(secrets.reading, read), text).decode()
+            del sent[self.name]
+            held = {self.name: (seed_shares[position].hex(), key_shares[position].hex())}
+            self._update(public=public, sent=sent, held=held)
         return {"shares": self.secrets.sent, "seed": commitment(bytes.fromhex(self.secrets.seed))}
 
     def mask(self, request: Request) -> Whole:
@@ -250,23 +267,6 @@ class SumMember:
     def _update(self, **changes: Any) -> None:
         self.secrets = self.secrets.model_copy(update=changes)
 
-    def _share(self, public: dict[str, tuple[str, str]]) -> None:
-        secrets, least = self.secrets, self.settings.least(len(public))
-        own = tuple(public_of(key) for key in (secrets.agreeing, secrets.reading))
-        if public.get(self.name) != own or len(set(chain(*public.values()))) != 2 * len(public) or len(public) < 2:
-            expected = "different ones of two or more clients, among them this site's own"
-            raise SumRefusedError(f"keys: expected {expected}, got others")
-        seeds = create_shares(bytes.fromhex(secrets.seed), least, len(public))
-        keys = create_shares(secrets.agreeing.encode(), least, len(public))
-        sent, own_shares = {}, {}
-        for number, (client, (_, read)) in enumerate(public.items()):
-            if client == self.name:
-                own_shares[client] = (seeds[number].hex(), keys[number].hex())
-            else:
-                text = share_keys_plaintext_concat([*public].index(self.name), number, seeds[number], keys[number])
-                sent[client] = encrypt(agree(secrets.reading, read), text).decode()
-        self._update(public=public, sent=sent, held=own_shares)
-
     def _check_sums(self, sums: Sequence[Weights], members: Collection[str]) -> None:
         """Raise SumRefusedError if sums could reveal a row."""
         if len(members) < self._least or not set(members) <= set(self.secrets.public):
@@ -292,13 +292,11 @@ class SumMember:
         """Decrypt the shares that others sent, except those that cannot be read."""
         order, opened = [*self.secrets.public], {}
         for client, text in shares.items():
-            try:
+            with suppress(InvalidToken):
                 plain = decrypt(agree(self.secrets.reading, self.secrets.public[client][1]), text.encode())
                 source, target, seed, key = share_keys_plaintext_separate(plain)
-            except InvalidToken:
-                continue
-            if (source, target) == (order.index(client), order.index(self.name)):
-                opened[client] = (seed.hex(), key.hex())
+                if (source, target) == (order.index(client), order.index(self.name)):
+                    opened[client] = (seed.hex(), key.hex())
         return opened
 
 
