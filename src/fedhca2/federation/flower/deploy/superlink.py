@@ -131,7 +131,10 @@ class SuperLink:
 
         Requests raise LinkLostError once the SuperLink has not answered for a minute, or for the seconds of a round.
         """
-        app = _own_app()
+        with tempfile.TemporaryDirectory() as folder:
+            write_app(Path(folder), token_hex(16))  # no other run has the same, so its hash identifies its task
+            content = internals.build_fab_from_disk(Path(folder))
+        app = Fab(sha256(content).hexdigest(), content, {})
         with self._control() as control:
             control.StartRun(control_pb2.StartRunRequest(fab=internals.fab_to_proto(app)))
         with self._runtime() as runtime:
@@ -274,14 +277,6 @@ def heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
         yield
     finally:
         sender.stop()
-
-
-def _own_app() -> Fab:
-    """The Flower app of one run. No other run has the same, so its hash identifies the task to carry it out."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_app(Path(folder), token_hex(16))
-        content = internals.build_fab_from_disk(Path(folder))
-    return Fab(sha256(content).hexdigest(), content, {})
 
 
 @contextmanager
