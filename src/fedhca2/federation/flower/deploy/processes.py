@@ -124,7 +124,7 @@ def run_superlink() -> None:
 
         run(guarded, **options)
 
-    uvicorn.run = run_guarded
+    uvicorn.run = run_guarded  # type: ignore[assignment]
     internals.flower_superlink()
 
 

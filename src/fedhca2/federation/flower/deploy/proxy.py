@@ -22,6 +22,7 @@ import httpx
 import uvloop
 from flwr.proto import fleet_pb2, message_pb2
 from flwr.proto.node_pb2 import NodeInfo
+from google.protobuf.message import DecodeError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -56,8 +57,8 @@ class Proxy:
         who = f"a stranger at {request.client.host if request.client else 'an unknown address'}"
         try:
             async with asyncio.timeout(self._limits.answer_s):
-                route, headers = checks.route_of(request), checks.headers_of(request)
-                site = await self._identify(route, headers)
+                route, headers, key = checks.read_head(request)
+                site = await self._identify(route, headers, key)
                 who = f"{ascii(site.name)[1:-1][:80]} (node {site.node_id})"
                 connection = scope["state"]["connection"]
                 connection.listener.admit(connection, site.node_id)
@@ -70,9 +71,8 @@ class Proxy:
         except (ClientDisconnect, TimeoutError, httpx.HTTPError):
             scope["state"]["connection"].hang_up()
 
-    async def _identify(self, route: Route, headers: Headers) -> NodeInfo:
+    async def _identify(self, route: Route, headers: Headers, key: bytes) -> NodeInfo:
         """Identify the sender; only the header of the request has been read."""
-        key = checks.key_in(headers)
         try:
             site = await self._register.find(key)
         except UserError:
@@ -91,14 +91,19 @@ class Proxy:
         self._busy[site.node_id] += 1
         try:
             body = await self._body(request, route.limit)
-            message = checks.read_request(route.request, body, site)
+            try:
+                message = route.request.FromString(body)
+            except DecodeError:
+                raise Refusal(400, f"expected a {route.request.__name__}, got something else") from None
+            checks.check_request(message, site)
             quota = self._quotas.setdefault(site.node_id, checks.Quota(self._quota))
             announces = isinstance(message, fleet_pb2.PushMessagesRequest)
             size = len(body) if announces or isinstance(message, message_pb2.PushObjectRequest) else 0
             quota.take(size, announces)
             new = announces and self._objects.claim(site.node_id, message.message_object_trees[0])
             response = await self._ask(request.url.path, body, headers)
-            if new and not await _is_accepted(response):
+            content = await response.aread() if new else b""
+            if new and not (response.is_success and fleet_pb2.PushMessagesResponse.FromString(content).objects_to_push):
                 self._objects.release(site.node_id, message.message_object_trees[0])
             if not response.is_success:
                 quota.give_back(size, announces)
@@ -134,13 +139,6 @@ class Proxy:
             raise Refusal(503, f"the SuperLink: expected an answer, got {type(error).__name__}") from None
 
 
-async def _is_accepted(response: httpx.Response) -> bool:
-    """Whether the SuperLink waits for the objects that were announced."""
-    return response.is_success and bool(
-        fleet_pb2.PushMessagesResponse.FromString(await response.aread()).objects_to_push
-    )
-
-
 async def _pass_back(response: httpx.Response, send: Send) -> None:
     """Stream the SuperLink's response to a site."""
     try:
@@ -160,8 +158,8 @@ class Connection(H11Protocol):
     def __init__(self, listener: "Listener", address: str) -> None:
         super().__init__(listener.config, listener.state, {"connection": self})
         self.listener, self.address = listener, address
-        self.node: int | None = None  # whose key it has shown
-        self.task: asyncio.Task[None] | None = None
+        self.room = listener.strangers  # the connections that it counts among
+        self.task: asyncio.Task[None]  # which attends to it
         self.is_closed = self.loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -175,7 +173,6 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self._timer and self.cycle is not None and not self.cycle.response_complete:
             self._timer.cancel()
-            self._timer = None
 
     def on_response_complete(self) -> None:
         """The next request may come."""
@@ -211,7 +208,7 @@ class Listener:
     def __init__(self, config: Config, limits: ProxyLimits) -> None:
         config.load()
         self.config, self.limits, self.state = config, limits, ServerState()
-        self._strangers: dict[Connection, None] = {}  # the oldest first
+        self.strangers: dict[Connection, None] = {}  # the oldest first
         self._of_site = defaultdict[int, dict[Connection, None]](dict)  # the others, by node
 
     async def listen(self, listening: socket.socket) -> None:
@@ -226,36 +223,30 @@ class Listener:
                 continue
             self._make_room(address)
             connection = Connection(self, address)
-            self._strangers[connection] = None
+            connection.room[connection] = None
             connection.task = loop.create_task(self._attend(connection, connected))
 
     def admit(self, connection: Connection, node: int) -> None:
         """A connection without a key has shown that of a node."""
-        if connection not in self._strangers:  # it did so before, or was sent away
+        if connection not in self.strangers:  # it did so before, or was sent away
             return
         own = self._of_site[node]
         if len(own) >= self.limits.connections_of_a_site:
             self._send_away(next(iter(own)))
-        del self._strangers[connection]
-        own[connection], connection.node = None, node
+        del self.strangers[connection]
+        own[connection], connection.room = None, own
 
     def _make_room(self, address: str) -> None:
         """Make room for one more connection from this address."""
-        neighbours = [one for one in self._strangers if one.address == address]
+        neighbours = [one for one in self.strangers if one.address == address]
         if len(neighbours) >= self.limits.strangers_from_one_address:
             self._send_away(neighbours[0])
-        elif len(self._strangers) >= self.limits.strangers:
-            self._send_away(next(iter(self._strangers)))
+        elif len(self.strangers) >= self.limits.strangers:
+            self._send_away(next(iter(self.strangers)))
 
     def _send_away(self, connection: Connection) -> None:
-        if connection.task:
-            connection.task.cancel()
-        self._forget(connection)
-
-    def _forget(self, connection: Connection) -> None:
-        self._strangers.pop(connection, None)
-        if connection.node is not None:
-            self._of_site[connection.node].pop(connection, None)
+        connection.task.cancel()
+        connection.room.pop(connection, None)
 
     async def _attend(self, connection: Connection, connected: socket.socket) -> None:
         """Do the handshake, and wait until the connection ends."""
@@ -268,7 +259,7 @@ class Listener:
         finally:
             connection.hang_up()
             connected.close()
-            self._forget(connection)
+            connection.room.pop(connection, None)
 
 
 async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
