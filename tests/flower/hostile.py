@@ -8,7 +8,7 @@ import json
 import math
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -281,6 +281,17 @@ class Node:
         for thread in threads:
             thread.start()
         return threads[0]
+
+
+@contextmanager
+def working(address: str, keys, app):
+    """A node that answers every message like an app, until the end."""
+    node, stop = Node(address, keys), threading.Event()
+    node.activate()
+    node.serve(app, stop)
+    yield
+    stop.set()
+    node.client.close()
 
 
 def _tree(name: str, contents: dict[str, bytes]) -> ObjectTree:

@@ -129,8 +129,7 @@ class Invitation:
         if part["privacy"]["noise"]:  # of this site alone; it then reports no losses
             part.pop("diagnostics", None)
         accepted = Experiment.parse(part)
-        _check_sharing(accepted, site)
-        _check_work(accepted, site)
+        _check_terms(accepted, site)
         return accepted
 
     def _data(self, name: str, site: SiteConfig) -> dict[str, Any]:
@@ -233,19 +232,18 @@ def _check_names(experiment: Mapping[str, Any], model: ModelConfig, site: SiteCo
     _raise_all(_unlisted(*each) for each in named if each[1] not in each[3])
 
 
-def _check_sharing(experiment: Experiment, site: SiteConfig) -> None:
-    """Refuse a method that shares parts that the site keeps, or rows in the clear if the site only sends sums."""
+def _check_terms(experiment: Experiment, site: SiteConfig) -> None:
+    """Refuse a method that shares parts that the site keeps, or rows in the clear if the site only sends sums.
+
+    Also an experiment, as the site agreed to it, that takes more time or memory than the site gives.
+    """
     method, secure = experiment.resolved_method, experiment.secure_aggregation
     _raise_all(_unlisted("method", part, "share", site.share) for part in _aggregated(method) if part not in site.share)
     if site.sums_only and method.all_aggregators and (secure is None or secure.sketch > site.sketch):
         expected = f"a sketch of at most {site.sketch} (sums_only in site.yaml)"
         got = f"a sketch of {secure.sketch}" if secure else "none"
         raise RefusalError("secure_aggregation", f"expected {expected}, got {got}", "sums_only")
-
-
-def _check_work(experiment: Experiment, site: SiteConfig) -> None:
-    """Refuse an experiment, as the site agreed to it, that takes more time or memory than the site gives."""
-    [spec], method, training = experiment.specs, experiment.resolved_method, experiment.training
+    [spec], training = experiment.specs, experiment.training
     data, size = experiment.data[spec.data], experiment.size_of(spec.data)
     amounts: list[tuple[str, str, float | None]] = [  # limits, what they bound, and its value
         ("epochs", "clients.epochs", spec.epochs),
