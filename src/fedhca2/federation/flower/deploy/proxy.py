@@ -64,9 +64,10 @@ class Proxy:
                 connection.listener.admit(connection, site.node_id)
                 await self._serve(site, route, headers, request, send)
         except Refusal as refusal:
+            status, why = refusal.args
             summary = f"{request.method} {ascii(request.url.path)[1:-1][:80]}"
-            log.warning("refused %s, %s: %s", who, summary, refusal.why, extra={"kind": f"{who}: {refusal.why}"})
-            answer = PlainTextResponse(refusal.why, refusal.status, {"connection": "close"})
+            log.warning("refused %s, %s: %s", who, summary, why, extra={"kind": f"{who}: {why}"})
+            answer = PlainTextResponse(why, status, {"connection": "close"})
             await answer(scope, receive, send)
         except (ClientDisconnect, TimeoutError, httpx.HTTPError):
             scope["state"]["connection"].hang_up()

@@ -49,10 +49,6 @@ class ProxyLimits:
 class Refusal(Exception):  # noqa: N818 - it is an answer
     """The answer to a request that is not forwarded: an HTTP status, and the reason."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status, self.why = status, why
-
 
 @dataclass(frozen=True)
 class Route:
