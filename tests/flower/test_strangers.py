@@ -79,11 +79,7 @@ def test_a_stranger_is_refused(attack, siege, tell):
     answer = ANYBODY[attack](siege.visitor())
     tell("stranger", attack, outcome_of(answer))
     assert is_refused(answer)
-
-
-@pytest.mark.parametrize("attack", ANYBODY)
-def test_a_site_is_refused_like_a_stranger(attack, siege):
-    assert is_refused(ANYBODY[attack](siege.site()))
+    assert is_refused(ANYBODY[attack](siege.site()))  # also with a site's key
 
 
 @pytest.mark.parametrize("attack", SITES)
@@ -137,22 +133,20 @@ def test_another_user_of_the_machine_is_refused_by_the_superlink(path, siege):
     assert siege.site(address=siege.link.address).post(path).status_code == 403
 
 
-def test_registering_a_site_twice_is_an_error_in_one_line(siege):
-    with pytest.raises(UserError) as refused:
-        siege.link.register(HOSTILE, siege.keys / "sites" / HOSTILE / "node.pub")
-    [fault] = refused.value.faults
-    assert (fault.where, "already in use" in fault.message) == (siege.link.address, True)
+OTHER_PORT = "404 Not Found; sites connect to another port than operators"
 
 
-@pytest.mark.parametrize("what", ["register", "evict"])
-def test_an_operator_at_the_port_of_sites_gets_an_error_in_one_line(siege, what):
-    link = SuperLink(siege.public, siege.keys)
+@pytest.mark.parametrize(
+    ("port", "what", "why"),
+    [("own", "register", "already in use"), ("public", "register", OTHER_PORT), ("public", "evict", OTHER_PORT)],
+)
+def test_what_an_operator_cannot_do_is_an_error_in_one_line(siege, port, what, why):
+    link = siege.link if port == "own" else SuperLink(siege.public, siege.keys)
     keys = [siege.keys / "sites" / HOSTILE / "node.pub"] if what == "register" else []
     with pytest.raises(UserError) as refused:
         getattr(link, what)(HOSTILE, *keys)
     [fault] = refused.value.faults
-    assert fault.where == siege.public
-    assert fault.message.endswith("404 Not Found; sites connect to another port than operators")
+    assert (fault.where, why in fault.message) == (link.address, True)
 
 
 def test_a_node_from_an_earlier_superlink_must_activate_again(siege):
