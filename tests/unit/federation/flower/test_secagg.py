@@ -18,10 +18,10 @@ from fedhca2.federation.flower.deploy.secagg_site import (
     Secrets,
     Steps,
     SumRefusedError,
-    SumRules,
     mask,
     new_keys,
 )
+from fedhca2.federation.flower.deploy.site_config import SiteSums
 from secure_clients import Clients, summing
 
 NUMEL = 400
@@ -218,7 +218,7 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
 def test_a_site_helps_with_no_sum_that_is_nearly_a_row(weights):
-    clients = Clients(ROWS, rules=SumRules())
+    clients = Clients(ROWS, rules=SiteSums())
     found = clients.add(summing(weights, NUMEL))
     assert found.rows == [None]
     assert not [masked for stage, _, _, masked in clients.seen if stage == MASK]
@@ -226,12 +226,12 @@ def test_a_site_helps_with_no_sum_that_is_nearly_a_row(weights):
 
 def test_weights_that_differ_are_refused_where_the_method_says_that_they_are_equal():
     uneven = {"a": 0.3, "b": 0.2, "c": 0.2, "d": 0.2, "e": 0.1}
-    assert add(uneven, rules=SumRules()).rows[0] is not None
-    assert add(uneven, rules=SumRules(equal=frozenset({"encoder"}))).rows == [None]
+    assert add(uneven, rules=SiteSums()).rows[0] is not None
+    assert add(uneven, rules=SiteSums(), equal=["encoder"]).rows == [None]
 
 
 def test_a_sum_of_two_after_a_dropout_is_refused():
-    assert add(equally("abc"), rows=some_rows("abc"), absent={"c": MASK}, rules=SumRules()).rows == [None]
+    assert add(equally("abc"), rows=some_rows("abc"), absent={"c": MASK}, rules=SiteSums()).rows == [None]
 
 
 KEY = new_keys(Secrets(), 0)[1][0]

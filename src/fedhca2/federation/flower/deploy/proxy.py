@@ -14,8 +14,10 @@ import socket
 import ssl
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -36,17 +38,22 @@ from fedhca2.federation.flower.deploy.processes import inherited_socket
 from fedhca2.federation.flower.deploy.proxy_checks import Headers, ProxyLimits, Refusal, Route
 from fedhca2.federation.flower.deploy.superlink import TOKEN, SuperLink, operator_token
 
+ListNodes = Callable[[], Iterable[NodeInfo]]
 log = logging.getLogger("fedhca2.proxy")
 
 
 class Proxy:
     """Forwards the requests that registered sites may make to a SuperLink."""
 
-    def __init__(
-        self, superlink: httpx.AsyncClient, register: checks.KeyRegister, quota: int, limits: ProxyLimits
-    ) -> None:
-        """:param quota: bytes that a site may send for each message it receives."""
-        self._superlink, self._register, self._quota, self._limits = superlink, register, quota, limits
+    def __init__(self, superlink: httpx.AsyncClient, list_nodes: ListNodes, quota: int, limits: ProxyLimits) -> None:
+        """Prepare for requests.
+
+        :param list_nodes: asks the SuperLink for its keys.
+        :param quota: bytes that a site may send for each message it receives.
+        """
+        self._superlink, self._list_nodes, self._quota, self._limits = superlink, list_nodes, quota, limits
+        self._sites: dict[bytes, NodeInfo] = {}  # by key
+        self._lock, self._next_list = asyncio.Lock(), 0.0
         self._objects = checks.KnownObjects()
         self._quotas: dict[int, checks.Quota] = {}
         self._busy = Counter[int]()
@@ -73,11 +80,21 @@ class Proxy:
             scope["state"]["connection"].hang_up()
 
     async def _identify(self, route: Route, headers: Headers, key: bytes) -> NodeInfo:
-        """Identify the sender; only the header of the request has been read."""
-        try:
-            site = await self._register.find(key)
-        except UserError:
-            raise Refusal(503, "the SuperLink: expected an answer, got none") from None
+        """Identify the sender; only the header of the request has been read.
+
+        An unknown key is looked up at the SuperLink, at most once in a second, however many strangers come. The
+        SuperLink itself refuses evicted sites.
+        """
+        if key not in self._sites:
+            async with self._lock:
+                if key not in self._sites and monotonic() >= self._next_list:
+                    self._next_list = monotonic() + 1
+                    try:
+                        nodes = await asyncio.to_thread(self._list_nodes)
+                    except UserError:
+                        raise Refusal(503, "the SuperLink: expected an answer, got none") from None
+                    self._sites = {one.public_key: one for one in nodes if not one.unregistered_at}
+        site = self._sites.get(key)
         if site is None:
             status = 412 if route.request is fleet_pb2.ActivateNodeRequest else 401  # the SuperLink's own codes
             raise Refusal(status, "a key: expected a registered one, got another")
@@ -278,7 +295,7 @@ async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
         timeout=limits.answer_s,
     ) as client:
         config = Config(
-            Proxy(client, checks.KeyRegister(link.registrations), quota, limits),
+            Proxy(client, link.registrations, quota, limits),
             ws="none",
             lifespan="off",
             log_config=None,

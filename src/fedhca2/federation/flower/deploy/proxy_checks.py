@@ -1,11 +1,10 @@
 """What the proxy checks of a site's requests: who sends them, and what and how much they may ask of the SuperLink."""
 
-import asyncio
 import logging
 import re
 from base64 import b64decode
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
@@ -97,27 +96,6 @@ def forwarded(headers: Headers) -> Headers:
     """The headers that are passed on, in either direction."""
     names = ("content-type", "content-length", "accept")
     return {name: value for name, value in headers.items() if name in names or name.startswith("flwr-")}
-
-
-class KeyRegister:
-    """The registered keys, as the SuperLink knows them; it is asked again when an unknown key appears."""
-
-    def __init__(self, list_nodes: Callable[[], Iterable[NodeInfo]]) -> None:
-        """:param list_nodes: asks the SuperLink; at most once in a second, however many strangers come."""
-        self._list_nodes = list_nodes
-        self._sites: dict[bytes, NodeInfo] = {}
-        self._next_request = 0.0
-        self._lock = asyncio.Lock()
-
-    async def find(self, key: bytes) -> NodeInfo | None:
-        """The site with this key. The SuperLink itself refuses evicted sites."""
-        if key not in self._sites:
-            async with self._lock:
-                if key not in self._sites and monotonic() >= self._next_request:
-                    self._next_request = monotonic() + 1
-                    registrations = await asyncio.to_thread(self._list_nodes)
-                    self._sites = {one.public_key: one for one in registrations if not one.unregistered_at}
-        return self._sites.get(key)
 
 
 def is_signed(headers: Headers, key: bytes) -> bool:

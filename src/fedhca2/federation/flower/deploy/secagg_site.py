@@ -6,7 +6,7 @@ Keys, agreement, encryption and shares are Flower's; see docs/decisions/0011. Ma
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -103,34 +103,6 @@ class SumRefusedError(ValueError):
     """The server asks for something that could reveal a row."""
 
 
-class SumRules(SiteSums):
-    """Which sums a site helps with, beyond those that would be a row.
-
-    Where the method implies equal weights, others are refused; elsewhere no client may have more than `share` of the
-    weight, since a sum with nearly all weight on one row is that row.
-    """
-
-    equal: frozenset[str] = frozenset()  # parts whose rows all have the same weight
-
-    def check(self, sums: Iterable[Weights], client: str, among: Collection[str]) -> None:
-        """Raise SumRefusedError if a sum with this client's row, of the rows of some clients, could reveal a row."""
-        for weights in (weights for weights in sums if client in weights):
-            totals = {name: sum(own.values()) for name, own in weights.items() if name in among}
-            values = [weight for own in weights.values() for weight in own.values()]
-            if len(totals) < self.rows:
-                raise SumRefusedError(f"a sum: expected {self.rows} or more clients (sums.rows), got {len(totals)}")
-            if not all(type(weight) in (int, float) and 0 < weight < inf for weight in values):
-                raise SumRefusedError("weights of a sum: expected finite ones above 0, got others")
-            parts = {Slot.parse(slot).part for own in weights.values() for slot in own}
-            if len(parts) != 1:
-                raise SumRefusedError(f"a sum: expected rows of one part, got {sorted(parts)}")
-            if parts <= self.equal:
-                if max(values) > min(values) * (1 + 1e-6):  # they may differ by rounding
-                    raise SumRefusedError("weights of a sum: expected equal ones, as the method says, got others")
-            elif (share := max(totals.values()) / sum(totals.values())) > self.share:
-                raise SumRefusedError(f"a row: expected at most {self.share:g} of a sum (sums.share), got {share:g}")
-
-
 class Secrets(Config):
     """What a site knows of one sum, in its own file, so that it can crash between two stages and continue."""
 
@@ -182,7 +154,8 @@ class SumMember:
     secrets: Secrets
     name: str
     settings: SecureAggregation
-    rules: SumRules
+    rules: SiteSums
+    equal: Collection[str]  # parts whose rows all have the same weight
     rows: Callable[[], Mapping[Slot, Tensor]]
 
     def answer(self, stage: str, round: int, request: Request) -> tuple[Request, Whole | None]:
@@ -250,7 +223,7 @@ class SumMember:
             raise SumRefusedError(f"expected {self._least} clients that stay, got {len(stayed)}")
         if any(len(set(weights) & set(stayed)) == 1 for weights in secrets.sums):
             raise SumRefusedError("a sum: expected two or more clients that stayed, got one that is a row")
-        self.rules.check(secrets.sums, self.name, stayed)
+        self._check_weights(secrets.sums, stayed)
         summary = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
         if secrets.told[0] == secrets.round and secrets.told[1] != summary:  # their difference would reveal a row
             raise SumRefusedError("rows: expected one sum in a round, got a second that differs")
@@ -276,7 +249,30 @@ class SumMember:
             raise SumRefusedError("a row: expected one sum, got several")
         if any(len(weights) < 2 or not set(weights) <= set(members) for weights in sums):
             raise SumRefusedError("a sum: expected two or more of the clients that take part, got others")
-        self.rules.check(sums, self.name, members)
+        self._check_weights(sums, members)
+
+    def _check_weights(self, sums: Sequence[Weights], among: Collection[str]) -> None:
+        """Raise SumRefusedError if a sum with this site's row, of the rows of some clients, could reveal a row.
+
+        Where the method implies equal weights, others are refused; elsewhere no client may have more than `share` of
+        the weight, since a sum with nearly all weight on one row is that row.
+        """
+        rows, most = self.rules.rows, self.rules.share
+        for weights in (weights for weights in sums if self.name in weights):
+            totals = {name: sum(own.values()) for name, own in weights.items() if name in among}
+            values = [weight for own in weights.values() for weight in own.values()]
+            if len(totals) < rows:
+                raise SumRefusedError(f"a sum: expected {rows} or more clients (sums.rows), got {len(totals)}")
+            if not all(type(weight) in (int, float) and 0 < weight < inf for weight in values):
+                raise SumRefusedError("weights of a sum: expected finite ones above 0, got others")
+            parts = {Slot.parse(slot).part for own in weights.values() for slot in own}
+            if len(parts) != 1:
+                raise SumRefusedError(f"a sum: expected rows of one part, got {sorted(parts)}")
+            if parts <= {*self.equal}:
+                if max(values) > min(values) * (1 + 1e-6):  # they may differ by rounding
+                    raise SumRefusedError("weights of a sum: expected equal ones, as the method says, got others")
+            elif (share := max(totals.values()) / sum(totals.values())) > most:
+                raise SumRefusedError(f"a row: expected at most {most:g} of a sum (sums.share), got {share:g}")
 
     def _mask_rows(self, number: int, rows: Mapping[Slot, Tensor]) -> Whole:
         secrets, weights = self.secrets, self.secrets.sums[number]

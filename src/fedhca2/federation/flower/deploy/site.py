@@ -18,7 +18,7 @@ from fedhca2.clients.state_file import REPLY_FILE, STATE_FILE, RoundIsOverError,
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_client, step_kind
 from fedhca2.federation.flower.deploy.consent import Invitation, check_order
-from fedhca2.federation.flower.deploy.secagg_site import Secrets, SumMember, SumRules, new_keys
+from fedhca2.federation.flower.deploy.secagg_site import Secrets, SumMember, new_keys
 from fedhca2.federation.flower.deploy.site_config import SPENT, Ledger, Sent, SiteConfig, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.federation.sum_server import Sketcher
@@ -106,9 +106,9 @@ class Site:
         if settings is None or round != session.round:
             raise RoundIsOverError(f"a sum of {name}: expected round {session.round}, got {round}")
         aggregators = session.experiment.resolved_method.aggregators(round)
-        equal = frozenset(part for part, each in aggregators.items() if getattr(each, "by", "") == "clients")
-        rules, reply = SumRules(**dict(self.config.sums), equal=equal), session.folder / REPLY_FILE
-        member = SumMember(Secrets.load(path), name, settings, rules, lambda: load_reply(reply).rows)
+        equal = [part for part, each in aggregators.items() if getattr(each, "by", "") == "clients"]
+        secrets, reply = Secrets.load(path), session.folder / REPLY_FILE
+        member = SumMember(secrets, name, settings, self.config.sums, equal, lambda: load_reply(reply).rows)
         header, masked = member.answer(stage, round, request)
         member.secrets.save(path)
         arrays = {} if masked is None else {OWN: to_array([torch.from_numpy(masked.view(np.int32))], MASKED)}
