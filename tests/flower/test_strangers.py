@@ -41,7 +41,7 @@ class Siege:
         self.over, self._runs = threading.Event(), []
         for name in HONEST:
             app = self._wait_with_orders(obliging(experiment, name))
-            stack.enter_context(working(self.public, self.keys / "sites" / name, app))
+            stack.enter_context(working(Node(self.public, self.keys / "sites" / name), app))
         stack.callback(self.over.set)
         wait_for(lambda: len(self._runs) >= 2)
         self.nodes = {one.name: one.node_id for one in self.link.registrations()}

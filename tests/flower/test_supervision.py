@@ -59,7 +59,7 @@ def silent_site(public, keys, experiment):
             threading.Event().wait()
         return app(message, context)
 
-    with working(public, keys / "sites" / SITE, answer):
+    with working(Node(public, keys / "sites" / SITE), answer):
         yield ordered
 
 

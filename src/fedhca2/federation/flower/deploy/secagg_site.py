@@ -204,7 +204,15 @@ class SumMember:
         if secrets.members and (secrets.members, secrets.sums) != (members, sums):
             raise SumRefusedError("rows: expected one request to mask them, got a second with other sums")
         if not secrets.members:
-            self._check_sums(sums, members)
+            if len(members) < self._least or not set(members) <= set(secrets.public):
+                expected = f"{self._least} or more clients that shared their keys"
+                raise SumRefusedError(f"expected {expected}, got {len(members)}")
+            own = [slot for weights in sums for slot in weights.get(self.name, {})]
+            if len(set(own)) < len(own):
+                raise SumRefusedError("a row: expected one sum, got several")
+            if any(len(weights) < 2 or not set(weights) <= set(members) for weights in sums):
+                raise SumRefusedError("a sum: expected two or more of the clients that take part, got others")
+            self._check_weights(sums, members)
             opened = self._open(request["shares"])
             unreadable = tuple(client for client in members if client not in (self.name, *opened))
             self._update(held=secrets.held | opened, members=members, sums=sums, unreadable=unreadable)
@@ -239,17 +247,6 @@ class SumMember:
 
     def _update(self, **changes: Any) -> None:
         self.secrets = self.secrets.model_copy(update=changes)
-
-    def _check_sums(self, sums: Sequence[Weights], members: Collection[str]) -> None:
-        """Raise SumRefusedError if sums could reveal a row."""
-        if len(members) < self._least or not set(members) <= set(self.secrets.public):
-            raise SumRefusedError(f"expected {self._least} or more clients that shared their keys, got {len(members)}")
-        own = [slot for weights in sums for slot in weights.get(self.name, {})]
-        if len(set(own)) < len(own):
-            raise SumRefusedError("a row: expected one sum, got several")
-        if any(len(weights) < 2 or not set(weights) <= set(members) for weights in sums):
-            raise SumRefusedError("a sum: expected two or more of the clients that take part, got others")
-        self._check_weights(sums, members)
 
     def _check_weights(self, sums: Sequence[Weights], among: Collection[str]) -> None:
         """Raise SumRefusedError if a sum with this site's row, of the rows of some clients, could reveal a row.

@@ -115,7 +115,10 @@ class Site:
         return pack(dict(header), arrays)
 
     def _carry_out(self, session: _Session, order: Order) -> Reply:
-        """Carry out a new order; what leaves, and with which noise, is as the site's own file says."""
+        """Carry out a new order; what leaves, and with which noise, is as the site's own file says.
+
+        Noised scores are in the ledger before they leave.
+        """
         scores = self.config.reported_scores
         reports = scores.send == "all" or (scores.send == "final" and order.finish)
         withheld = f"it sends {scores.send} (scores in site.yaml)"
@@ -129,10 +132,15 @@ class Site:
             reply = replace(reply, metrics={})
             declined.insert(0, f"scores stay at the site: {withheld}")
         elif reply.metrics and scores.noise:
-            metrics = self._add_noise_within_budget(session, reply)
-            reply = replace(reply, metrics=metrics)
-            if not metrics:
+            ledger, budget = Ledger.of(self.config), self.config.privacy
+            metrics: Metrics = {}
+            if ledger.affords(session.run, reply.round, scores.noise, budget, "scores"):
+                key, tasks = session.client.exchange.noise_key, session.client.personal.model.tasks
+                metrics, sent = add_noise(reply.metrics, scores.noise, key, reply.round, tasks)
+                ledger.charge(Sent.of(session.run, reply.round, scores.noise, sent, "scores"), budget)
+            else:
                 declined.insert(0, f"scores stay at the site: {SPENT}")
+            reply = replace(reply, metrics=metrics)
         return replace(reply, declined="; ".join(filter(None, [reply.declined, *declined])))
 
     def _within_budget(self, session: _Session, order: Order) -> Reply:
@@ -153,16 +161,6 @@ class Site:
             entries = ledger.entries()
             log.info("%d noised updates: ε = %.4g at δ = %g", len(entries), cost(entries, budget.delta), budget.delta)
         return reply
-
-    def _add_noise_within_budget(self, session: _Session, reply: Reply) -> Metrics:
-        """The scores with noise, which is in the ledger before they leave; none if the budget is spent."""
-        noise, ledger, budget = self.config.reported_scores.noise, Ledger.of(self.config), self.config.privacy
-        if not ledger.affords(session.run, reply.round, noise, budget, "scores"):
-            return {}
-        key, tasks = session.client.exchange.noise_key, session.client.personal.model.tasks
-        metrics, sent = add_noise(reply.metrics, noise, key, reply.round, tasks)
-        ledger.charge(Sent.of(session.run, reply.round, noise, sent, "scores"), budget)
-        return metrics
 
     def _session(self, invitation: Invitation) -> _Session:
         session = self._current

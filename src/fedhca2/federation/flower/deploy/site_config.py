@@ -29,6 +29,7 @@ SPENT = "the privacy budget is spent"
 Kind = Literal["update", "scores"]
 # Relative to the site's file.
 OwnPath = Annotated[Path, AfterValidator(lambda path, info: Path(*folders(info)) / path)]
+OwnTask = Annotated[DeclaredTask, AfterValidator(lambda task, info: task.resolve_path(folders(info)))]
 OwnName = Annotated[
     str, AfterValidator(lambda name, info: resolve_path(name, folders(info)) if is_import_path(name) else name)
 ]
@@ -104,7 +105,7 @@ class SiteConfig(Config):
     data: dict[str, Any] = Field(
         {}, description="its data set: mainly root, partition to use only some of the images, or a kind of its own"
     )
-    own_tasks: dict[str, DeclaredTask] = Field({}, description="its own code of tasks that are not built in, by name")
+    own_tasks: dict[str, OwnTask] = Field({}, description="its own code of tasks that are not built in, by name")
     methods: tuple[OwnName, ...] = Field(
         tuple(METHODS),
         description="methods it takes part in; one from a file or another package, as file.py:NAME or module:NAME, "
@@ -143,11 +144,6 @@ class SiteConfig(Config):
     @classmethod
     def _scores_in_a_word(cls, scores: Any) -> Any:
         return {"send": scores} if isinstance(scores, str) else scores
-
-    @field_validator("own_tasks")
-    @classmethod
-    def _locate_tasks(cls, tasks: dict[str, DeclaredTask], info: ValidationInfo) -> dict[str, DeclaredTask]:
-        return {name: task.resolve_path(folders(info)) for name, task in tasks.items()}
 
     @field_validator("data")
     @classmethod
