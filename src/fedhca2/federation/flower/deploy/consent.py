@@ -75,11 +75,10 @@ class Invitation:
         return cls(run, values)
 
     def only_for(self, client: str) -> "Invitation":
-        """What this client's site needs of it."""
+        """What this client's site needs of it: nothing of other clients, their data sets and tasks."""
         return Invitation(self.run, self._part(self._specs[client]))
 
     def _part(self, spec: ClientSpec) -> dict[str, Any]:
-        """The client's part of the experiment: nothing of other clients, their data sets and tasks."""
         needed = ["name", "seed", "rounds", "method", "training", "skip_broken", "privacy", "guard"]
         needed += ["secure_aggregation", "diagnostics", "evaluate_every", "select", "patience"]
         part = {key: self.experiment[key] for key in needed if key in self.experiment}

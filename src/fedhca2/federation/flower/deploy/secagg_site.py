@@ -177,10 +177,8 @@ class SumMember:
         if secrets.public not in ({}, public):
             raise SumRefusedError("keys: expected one request to share them, got a second with others")
         if not secrets.public:
-            own, keys = (
-                (public_of(secrets.agreeing), public_of(secrets.reading)),
-                {key for pair in public.values() for key in pair},
-            )
+            own = public_of(secrets.agreeing), public_of(secrets.reading)
+            keys = {key for pair in public.values() for key in pair}
             if public.get(self.name) != own or len(keys) != 2 * len(public) or len(public) < 2:
                 expected = "different ones of two or more clients, among them this site's own"
                 raise SumRefusedError(f"keys: expected {expected}, got others")
