@@ -283,11 +283,11 @@ class Node:
 
 @contextmanager
 def working(node: Node, app):
-    """Let a node answer every message like an app, until the end."""
+    """Let a node answer every message like an app until the end, or until the event is set that this yields."""
     stop = threading.Event()
     node.activate()
     node.serve(app, stop)
-    yield
+    yield stop
     stop.set()
     node.client.close()
 

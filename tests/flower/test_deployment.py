@@ -5,13 +5,12 @@ Sites have the shortest files there can be, and are the same processes for all t
 
 import json
 import subprocess
-import threading
 from contextlib import contextmanager, nullcontext
 
 import pytest
 from deployment import Deployment, free_port, hurry, wait_for, warmed
 from federations import PROCESSES, assert_equal, in_memory, processes_of
-from hostile import Node
+from hostile import Node, working
 from hostile_server import ANSWERS, ATTACKS, PRIVATE, STOCK, THRIFTY, play
 
 from fedhca2.clients.privacy import epsilon
@@ -83,7 +82,7 @@ def test_plain_text_is_refused(deployment, tmp_path):
 @contextmanager
 def without_power(deployment, name, stage):
     """A site that loses power in this stage of secure aggregation, before it answers."""
-    node, stop = Node(deployment.public, deployment.keys / "sites" / name), threading.Event()
+    node = Node(deployment.public, deployment.keys / "sites" / name)
     app = make_app(Site(SiteConfig.load(deployment.files[name])))
 
     def answer(message, context):
@@ -92,11 +91,8 @@ def without_power(deployment, name, stage):
             node.deactivate()  # so that no one gets its answer
         return app(message, context)
 
-    node.activate()
-    node.serve(answer, stop)
-    yield
-    stop.set()
-    node.client.close()
+    with working(node, answer) as stop:
+        yield
 
 
 def encoder_of(tensors):
