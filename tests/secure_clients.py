@@ -8,7 +8,8 @@ import torch
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.flower.answers import SiteAnswer
 from fedhca2.federation.flower.deploy.secagg_server import SecureSum
-from fedhca2.federation.flower.deploy.secagg_site import Secrets, SumMember, SumRules, new_keys
+from fedhca2.federation.flower.deploy.secagg_site import Secrets, SumMember, new_keys
+from fedhca2.federation.flower.deploy.site_config import SiteSums
 from fedhca2.federation.sum_server import Sum
 from fedhca2.params import Slot
 
@@ -18,8 +19,8 @@ ENCODER = Slot("encoder")
 class Clients:
     """Each has one row. `absent` names the stage from which a client is silent; `spoiled` changes answers."""
 
-    def __init__(self, rows, absent=None, spoiled=None, rules=None, **settings):
-        self.rules = rules or SumRules(rows=2)
+    def __init__(self, rows, absent=None, spoiled=None, rules=None, equal=(), **settings):
+        self.rules, self.equal = rules or SiteSums(rows=2), equal
         self.rows, self.settings = rows, SecureAggregation(**settings)
         self.absent, self.spoiled = absent or {}, spoiled or {}
         self.secrets = {name: Secrets() for name in rows}
@@ -32,7 +33,7 @@ class Clients:
         if name in self.gone:
             raise ConnectionError("not there")
         row = {ENCODER: self.rows[name]}
-        member = SumMember(self.secrets[name], name, self.settings, self.rules, lambda: row)
+        member = SumMember(self.secrets[name], name, self.settings, self.rules, self.equal, lambda: row)
         header, masked = member.answer(stage, 0, request)
         self.secrets[name] = Secrets.model_validate_json(member.secrets.model_dump_json())  # as from its file
         return self.spoiled.get((name, stage), lambda *same: same)(dict(header), masked)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from warm import Warm
 # Every Python process of a federation imports what is in here first.
 FIRST = str(Path(__file__).parent / "first_import")
 NEEDED = ("client", "tasks", "state", "data")  # in a site's file
+READY = re.compile(r"connect to (\S+); the SuperLink is at (\S+)")
 COMMAND = str(Path(sys.executable).parent / "fedhca2")
 
 
@@ -92,6 +94,29 @@ class Command:
     def wait(self, seconds):
         """Its exit code, and its output."""
         return self.process.wait(seconds), self.output
+
+
+@contextmanager
+def running(folder, *words):
+    """A command of a federation, until the end."""
+    command = Command(folder, "flower", *words)
+    try:
+        yield command
+    finally:
+        command.process.kill()
+        command.process.wait()
+
+
+@contextmanager
+def serving(folder, experiment, keys, *options):
+    """A coordinator that waits for its sites; yields its command, and the addresses of its proxy and its SuperLink."""
+    (folder / "experiment.yaml").write_text(experiment.to_yaml())
+    options = ["--listen", "127.0.0.1:0", "--out", folder / "run", "--keys", keys, *options]
+    with running(folder, "serve", folder / "experiment.yaml", *options) as command:
+        found = wait_for(lambda: READY.search(command.output) or command.process.poll() is not None)
+        assert found is not True, command.output
+        wait_for((folder / "run" / "metrics.jsonl").exists)
+        yield command, *found.groups()
 
 
 class Deployment:

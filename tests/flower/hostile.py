@@ -8,7 +8,7 @@ import json
 import math
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -262,11 +262,11 @@ class Node:
         failure.metadata.__dict__["_message_id"] = name_of(content)
         self._push(message_to_proto(failure), {name_of(content): content}, 0.0, 0)
 
-    def serve(self, app, stop: threading.Event) -> threading.Thread:
+    def serve(self, app, stop: threading.Event) -> None:
         """Answer every message like an app, and stay online meanwhile, until stopped or the federation is over."""
 
         def work():
-            with suppress(httpx.HTTPError):
+            with suppress(httpx.HTTPError, RuntimeError):  # also if its client was closed
                 while not stop.is_set():
                     if message := self.receive(0.2):
                         context = Context(message.metadata.run_id, self.number, {}, RecordDict(), {})
@@ -277,10 +277,19 @@ class Node:
                 while not stop.wait(10):
                     self.stay()
 
-        threads = [threading.Thread(target=task, daemon=True) for task in (work, beat)]
-        for thread in threads:
-            thread.start()
-        return threads[0]
+        for task in (work, beat):
+            threading.Thread(target=task, daemon=True).start()
+
+
+@contextmanager
+def working(node: Node, app):
+    """Let a node answer every message like an app until the end, or until the event is set that this yields."""
+    stop = threading.Event()
+    node.activate()
+    node.serve(app, stop)
+    yield stop
+    stop.set()
+    node.client.close()
 
 
 def _tree(name: str, contents: dict[str, bytes]) -> ObjectTree:

@@ -84,24 +84,14 @@ def telling(site, updates, **scores):
     return Site(site.config.model_copy(update=changes))
 
 
-def test_noised_scores_are_sent_and_cost_as_much_as_an_update(site, invitation):
-    site = telling(site, 2, send="all", noise=NOISE)
-    reply = site.perform(invitation, Order(0, evaluate=True, upload=UPLOAD))
-    assert {task: [*scores] for task, scores in reply.metrics.items()} == {"depth": ["rmse"], "normals": ["mean_error"]}
-    assert [(entry.kind, entry.noise) for entry in entries(site)] == [("update", NOISE), ("scores", NOISE)]
-
-
-def test_scores_beyond_the_budget_stay_at_the_site(site, invitation):
-    site = telling(site, 1, send="all", noise=NOISE)
-    reply = site.perform(invitation, Order(0, evaluate=True, upload=UPLOAD))
-    assert (bool(reply.rows), reply.metrics, reply.declined) == (True, {}, f"scores stay at the site: {SPENT}")
-
-
-def test_scores_sent_again_after_a_crash_have_the_same_noise_and_cost_once(site, invitation, monkeypatch):
-    site = telling(site, 2, send="final", noise=NOISE)
-    lost = crash(site, invitation, monkeypatch, LAST)
-    assert Site(site.config).perform(invitation, LAST).metrics == lost.metrics
-    assert len(entries(site)) == 1
+def test_noised_scores_cost_as_much_as_an_update_and_beyond_the_budget_they_stay_at_the_site(site, invitation):
+    site = telling(site, 3, send="all", noise=NOISE)
+    first, second = (site.perform(invitation, Order(round, evaluate=True, upload=UPLOAD)) for round in (0, 1))
+    assert {task: [*scores] for task, scores in first.metrics.items()} == {"depth": ["rmse"], "normals": ["mean_error"]}
+    assert (bool(second.rows), second.metrics, second.declined) == (True, {}, f"scores stay at the site: {SPENT}")
+    assert [(entry.kind, entry.noise) for entry in entries(site)] == [
+        (k, NOISE) for k in ("update", "scores", "update")
+    ]
 
 
 def test_a_site_that_sends_no_scores_is_not_evaluated(site, invitation, monkeypatch):
@@ -124,10 +114,13 @@ def crash(site, invitation, monkeypatch, order):
     return replies[0]
 
 
-def test_a_round_repeated_after_a_crash_sends_the_same_and_costs_once(site, invitation, monkeypatch):
-    lost = crash(site, invitation, monkeypatch, Order(0, upload=UPLOAD)).rows
-    sent = Site(site.config).perform(invitation, Order(0, upload=UPLOAD)).rows
-    assert all(torch.equal(sent[slot], row) for slot, row in lost.items())
+@pytest.mark.parametrize("order", [Order(0, upload=UPLOAD), LAST], ids=["a round", "scores"])
+def test_what_is_sent_again_after_a_crash_has_the_same_noise_and_costs_once(site, invitation, monkeypatch, order):
+    site = telling(site, 2, send="final", noise=NOISE)
+    lost = crash(site, invitation, monkeypatch, order)
+    sent = Site(site.config).perform(invitation, order)
+    assert sent.metrics == lost.metrics
+    assert all(torch.equal(sent.rows[slot], row) for slot, row in lost.rows.items())
     assert len(entries(site)) == 1
 
 

@@ -5,13 +5,12 @@ Sites have the shortest files there can be, and are the same processes for all t
 
 import json
 import subprocess
-import threading
 from contextlib import contextmanager, nullcontext
 
 import pytest
 from deployment import Deployment, free_port, hurry, wait_for, warmed
 from federations import PROCESSES, assert_equal, in_memory, processes_of
-from hostile import Node
+from hostile import Node, working
 from hostile_server import ANSWERS, ATTACKS, PRIVATE, STOCK, THRIFTY, play
 
 from fedhca2.clients.privacy import epsilon
@@ -83,7 +82,7 @@ def test_plain_text_is_refused(deployment, tmp_path):
 @contextmanager
 def without_power(deployment, name, stage):
     """A site that loses power in this stage of secure aggregation, before it answers."""
-    node, stop = Node(deployment.public, deployment.keys / "sites" / name), threading.Event()
+    node = Node(deployment.public, deployment.keys / "sites" / name)
     app = make_app(Site(SiteConfig.load(deployment.files[name])))
 
     def answer(message, context):
@@ -92,11 +91,8 @@ def without_power(deployment, name, stage):
             node.deactivate()  # so that no one gets its answer
         return app(message, context)
 
-    node.activate()
-    node.serve(answer, stop)
-    yield
-    stop.set()
-    node.client.close()
+    with working(node, answer) as stop:
+        yield
 
 
 def encoder_of(tensors):
@@ -117,28 +113,19 @@ def test_a_secure_sum_is_the_mean_of_those_that_stayed(deployment, tmp_path):
             assert (tensor - mean).abs().max() <= bound, name
 
 
-class Scene:
-    """The state after all attacks of a hostile server."""
-
-    def __init__(self, deployment) -> None:
-        self.deployment, self.folder = deployment, deployment.folder
-        secret = self.folder / "sites" / "state" / f"small-{PRIVATE}" / STOCK / "model.safetensors"
-        code = self.folder / "code.py"
-        code.write_text(f"open({str(self.folder / 'has run')!r}, 'w')\n")
-        experiment = processes_of(STOCK, THRIFTY, rounds=20, guard={"noise": NOISE})
-        self.answers = play(deployment.link, experiment, secret, code)
-        self.log = deployment.log(STOCK)
-
-
 @pytest.fixture(scope="module")
-def scene(deployment):
-    """Every attack on a site with minimal settings, and on one that also has a budget of three updates."""
+def answers(deployment):
+    """To every attack, of a site with minimal settings, and of one that also has a budget of three updates."""
     budget = {"clip": 1.0, "noise": NOISE, "epsilon": epsilon(NOISE, 3) * (1 + 1e-9)}
     deployment.say_little(THRIFTY, privacy=budget)
     deployment.start_site(THRIFTY)
-    scene = Scene(deployment)
+    secret = deployment.folder / "sites" / "state" / f"small-{PRIVATE}" / STOCK / "model.safetensors"
+    code = deployment.folder / "code.py"
+    code.write_text(f"open({str(deployment.folder / 'has run')!r}, 'w')\n")
+    experiment = processes_of(STOCK, THRIFTY, rounds=20, guard={"noise": NOISE})
+    found = play(deployment.link, experiment, secret, code)
     stop([deployment.processes[THRIFTY]])
-    return scene
+    return found
 
 
 attack = pytest.mark.attack
@@ -146,17 +133,17 @@ attack = pytest.mark.attack
 
 @attack
 @pytest.mark.parametrize("name", ATTACKS)
-def test_the_site_says_no_and_why(scene, name, tell):
-    answer = scene.answers[name]
+def test_the_site_says_no_and_why(answers, name, tell):
+    answer = answers[name]
     said = " ".join(str(answer[key]) for key in ("cannot", "declined", "failed") if answer.get(key))
     tell("hostile server", name, said)
     assert ANSWERS[name] in said, answer
 
 
 @attack
-def test_nothing_private_comes_back(scene):
+def test_nothing_private_comes_back(answers):
     for name in ATTACKS:
-        answer = scene.answers[name]
+        answer = answers[name]
         parts = {slot.partition(".")[0] for slot in [*answer.get("slots", ()), *answer.get("agreement", ())]}
         assert parts <= {"encoder", "decoder"}, name
         assert not answer.get("metrics"), name
@@ -164,72 +151,59 @@ def test_nothing_private_comes_back(scene):
 
 @attack
 @pytest.mark.parametrize("name", [name for name in ATTACKS if "rows of" in name or "a scale of" in name])
-def test_a_site_that_declines_still_trains_and_sends_numbers(scene, name):
-    answer = scene.answers[name]
+def test_a_site_that_declines_still_trains_and_sends_numbers(answers, name):
+    answer = answers[name]
     assert (answer["finite"], answer["failed"], set(answer["losses"])) == (True, "", {"depth", "normals"})
-    assert answer["values"] == scene.answers["at last"]["values"] > 0
+    assert answer["values"] == answers["at last"]["values"] > 0
 
 
 @attack
-def test_a_budget_allows_no_more_updates_than_it_says(scene):
-    ledger = (scene.folder / "sites" / "state" / f"{THRIFTY}.ledger.jsonl").read_text().splitlines()
+@pytest.mark.usefixtures("answers")
+def test_a_budget_allows_no_more_updates_than_it_says(deployment):
+    ledger = (deployment.folder / "sites" / "state" / f"{THRIFTY}.ledger.jsonl").read_text().splitlines()
     assert len(ledger) == 3  # one of them in the run whose scores were asked for
 
 
 @attack
-def test_code_that_is_named_does_not_run(scene):
-    assert not (scene.folder / "has run").exists()
+@pytest.mark.usefixtures("answers")
+def test_code_that_is_named_does_not_run(deployment):
+    assert not (deployment.folder / "has run").exists()
 
 
 @attack
-def test_nobody_but_the_superlink_is_contacted_or_looked_up(scene):
-    assert set(scene.deployment.contacts.read_text().split()) == {"127.0.0.1"}
+@pytest.mark.usefixtures("answers")
+def test_nobody_but_the_superlink_is_contacted_or_looked_up(deployment):
+    assert set(deployment.contacts.read_text().split()) == {"127.0.0.1"}
 
 
 @attack
-def test_an_honest_run_goes_on_after_all_attacks(scene):
-    assert scene.answers["at last"]["declined"] == scene.answers["at last"]["failed"] == ""
+def test_runs_before_and_after_the_attacks_are_as_usual(answers):
+    assert set(answers["at first"]["metrics"]) == {"depth", "normals"}  # final scores are sent by default
+    assert answers["at last"]["declined"] == answers["at last"]["failed"] == ""
 
 
 @attack
-def test_final_scores_are_sent_by_default(scene):
-    assert set(scene.answers["at first"]["metrics"]) == {"depth", "normals"}
+@pytest.mark.usefixtures("answers")
+def test_a_site_logs_what_it_refuses(deployment):
+    log = deployment.log(STOCK)
+    assert all(words.split("(")[-1] in log for words in ANSWERS.values() if "in site.yaml" in words)
 
 
-@attack
-def test_a_site_logs_what_it_refuses(scene):
-    assert all(words.split("(")[-1] in scene.log for words in ANSWERS.values() if "in site.yaml" in words)
-
-
-class Story:
-    """A run whose server is killed, and then every site."""
-
-    def __init__(self, deployment, out) -> None:
-        self.deployment, self.out, self.experiment = deployment, out, processes_of(*SITES, rounds=3, epochs=10)
-        serve(deployment, self.experiment, out)  # its rounds are long enough for sites to die in
-        wait_for(lambda: (out / "checkpoints" / "round-000001").exists())
-        deployment.kill("serve")
-        assert not (out / "result.json").exists()
-        earlier = len(deployment.log(STOCK))
-        process = deployment.serve(out, out, "--spool")
-        wait_for(lambda: f"round 3 of small as {STOCK}" in deployment.log(STOCK)[earlier:])
-        deployment.kill(STOCK)
-        deployment.processes["road"].terminate()
-        deployment.processes["road"].wait(30)
-        deployment.start_stock_site("road")
-        deployment.start_site(STOCK)
-        assert process.wait(240) == 0, deployment.log("serve")
-        self.models, self.scores = in_memory(self.experiment)
-
-
-@pytest.fixture(scope="module")
-def story(deployment, tmp_path_factory):
-    return Story(deployment, tmp_path_factory.mktemp("story") / "run")
-
-
-def test_after_the_deaths_of_server_and_sites_the_scores_are_those_of_one_process(story):
-    assert json.loads((story.out / "result.json").read_text())["clients"] == story.scores
-
-
-def test_after_the_deaths_of_server_and_sites_the_models_are_those_of_one_process(story):
-    assert_equal(story.deployment.models(story.out, SITES), story.models)
+def test_after_the_deaths_of_server_and_sites_scores_and_models_are_those_of_one_process(deployment, tmp_path):
+    out, experiment = tmp_path / "run", processes_of(*SITES, rounds=3, epochs=10)
+    serve(deployment, experiment, out)  # its rounds are long enough for sites to die in
+    wait_for(lambda: (out / "checkpoints" / "round-000001").exists())
+    deployment.kill("serve")
+    assert not (out / "result.json").exists()
+    earlier = len(deployment.log(STOCK))
+    process = deployment.serve(out, out, "--spool")
+    wait_for(lambda: f"round 3 of small as {STOCK}" in deployment.log(STOCK)[earlier:])
+    deployment.kill(STOCK)
+    deployment.processes["road"].terminate()
+    deployment.processes["road"].wait(30)
+    deployment.start_stock_site("road")
+    deployment.start_site(STOCK)
+    assert process.wait(240) == 0, deployment.log("serve")
+    models, scores = in_memory(experiment)
+    assert json.loads((out / "result.json").read_text())["clients"] == scores
+    assert_equal(deployment.models(out, SITES), models)

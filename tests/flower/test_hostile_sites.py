@@ -24,7 +24,7 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, STEERING, Letter, Node, name_of, obliging
+from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, STEERING, Letter, Node, name_of, obliging, working
 
 from fedhca2.federation.flower import site_registry
 from fedhca2.federation.flower.deploy.superlink import OperatorInterceptor
@@ -141,17 +141,10 @@ class Stage:
 @contextmanager
 def stage(folder: Path):
     """The processes, and the honest sites."""
-    stop = threading.Event()
     with Deployment(folder, small_experiment(clients=CLIENTS)) as deployment, deployment.link.run() as grid:
-        nodes = {name: node(deployment, name) for name in (*HONEST, HOSTILE)}
-        with nodes[HONEST[0]], nodes[HONEST[1]], nodes[HOSTILE] as hostile:
-            working = [nodes[name].serve(obliging(deployment.experiment, name), stop) for name in HONEST]
-            try:
-                yield Stage(deployment, grid, hostile, folder)
-            finally:
-                stop.set()
-                for thread in working:
-                    thread.join()
+        first, second = (working(node(deployment, name), obliging(deployment.experiment, name)) for name in HONEST)
+        with first, second, node(deployment, HOSTILE) as hostile:
+            yield Stage(deployment, grid, hostile, folder)
 
 
 def reply(spoil, stage: Stage) -> Outcome:

@@ -57,16 +57,10 @@ def test_fedhca2_with_sketches_may_keep_or_average_decoders():
     assert secured({"name": "fedhca2", "decoder": {"kind": "group_mean"}}, {"sketch": 1024})
 
 
-def test_fedhca2_with_means_of_groups_is_refused():
-    assert "several sums" in refusal({"name": "fedhca2", "decoder": None, "groups": True}, {"sketch": 1024})
-
-
-def test_running_statistics_are_not_added_up():
-    assert "batch_norm 'average'" in refusal({"name": "fedper", "batch_norm": "average"})
-
-
-def test_a_clip_that_is_too_small_for_the_noise_is_refused():
+def test_settings_that_reveal_or_spoil_sums_are_refused():
     noisy = {"clip": 1.0, "noise": 4.0}
+    assert "several sums" in refusal({"name": "fedhca2", "decoder": None, "groups": True}, {"sketch": 1024})
+    assert "batch_norm 'average'" in refusal({"name": "fedper", "batch_norm": "average"})
     assert "clip: expected at least 32, 8 standard deviations" in refusal({"name": "fedper"}, privacy=noisy)
     assert secured({"name": "fedper"}, {"clip": 64}, privacy=noisy)
 

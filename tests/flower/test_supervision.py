@@ -11,10 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from deployment import Command, left, wait_for
+from deployment import left, running, serving, wait_for
 from federations import SWIN, small_experiment
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from hostile import Node, obliging
+from hostile import Node, obliging, working
 
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.deploy import superlink
@@ -26,7 +26,6 @@ SITE, OTHER = "home", "shop"
 SITE_FILE = f"client: {SITE}\ntasks: [depth]\nstate: state\n"
 SOON = 15.0  # seconds
 LISTENING = "0A"  # in /proc/net/tcp
-READY = re.compile(r"connect to (\S+); the SuperLink is at (\S+)")
 
 
 @pytest.fixture(scope="module")
@@ -50,28 +49,6 @@ def listening(command, address):
 
 
 @contextmanager
-def running(folder, *words):
-    command = Command(folder, "flower", *words)
-    try:
-        yield command
-    finally:
-        command.process.kill()
-        command.process.wait()
-
-
-@contextmanager
-def serving(folder, experiment, keys, *options):
-    """A coordinator that waits for its site; yields its command, and the addresses of its proxy and its SuperLink."""
-    (folder / "experiment.yaml").write_text(experiment.to_yaml())
-    options = ["--listen", "127.0.0.1:0", "--out", folder / "run", "--keys", keys, *options]
-    with running(folder, "serve", folder / "experiment.yaml", *options) as command:
-        found = wait_for(lambda: READY.search(command.output) or command.process.poll() is not None)
-        assert found is not True, command.output
-        wait_for((folder / "run" / "metrics.jsonl").exists)
-        yield command, *found.groups()
-
-
-@contextmanager
 def silent_site(public, keys, experiment):
     """A site that introduces itself, and never carries out an order; yields an event that an order sets."""
     app, ordered = obliging(experiment, SITE), threading.Event()
@@ -82,11 +59,8 @@ def silent_site(public, keys, experiment):
             threading.Event().wait()
         return app(message, context)
 
-    node = Node(public, keys / "sites" / SITE)
-    node.activate()
-    node.serve(answer, threading.Event())
-    yield ordered
-    node.client.close()
+    with working(Node(public, keys / "sites" / SITE), answer):
+        yield ordered
 
 
 @pytest.mark.parametrize("in_a_round", [False, True])

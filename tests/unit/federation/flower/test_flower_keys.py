@@ -54,12 +54,9 @@ def test_every_site_has_a_key_of_its_own_and_its_public_part(keys):
     assert len(pairs) == 2
 
 
-def test_existing_keys_are_not_overwritten(keys):
+def test_existing_keys_are_not_overwritten_and_a_site_name_is_no_path(keys, tmp_path):
     with pytest.raises(FileExistsError, match="expected a new or empty folder"):
         make_keys(keys, ["home"])
-
-
-def test_a_site_name_is_no_path(tmp_path):
     with pytest.raises(UserError, match="a name: expected"):
         make_keys(tmp_path / "keys", ["../home"])
 

@@ -78,10 +78,6 @@ def is_refused(request):
     return False
 
 
-def test_a_reply_passes():
-    check_request(reply_of(), SITE)
-
-
 numbers = st.sampled_from([0, 1, NODE, 8, 2**64 - 1])
 texts = st.one_of(names, st.sampled_from(["", "x", "G" * 64, "0" * 63]), st.text(max_size=3))
 trees = st.recursive(
@@ -151,7 +147,8 @@ def test_a_wide_tree_of_nothing_is_refused_before_it_is_followed():
         check_tree(tree)
 
 
-def test_the_largest_and_the_deepest_tree_pass():
+def test_a_reply_with_the_deepest_tree_and_the_largest_tree_pass():
+    check_request(reply_of(), SITE)
     assert levels(reply_of().message_object_trees[0]) == MAX_DEPTH
     check_tree(tree_of(0, *map(tree_of, range(1, MAX_OBJECTS))))
 
@@ -186,16 +183,10 @@ def test_whatever_is_announced_a_superlink_can_release_all_of_it(announced):
     assert len(store) == 0
 
 
-def test_an_answer_that_is_sent_again_passes_and_is_remembered_once():
-    objects_ = KnownObjects()
-    tree = reply_of().message_object_trees[0]
+def test_an_answer_is_remembered_once_until_it_is_released():
+    objects_, tree = KnownObjects(), tree_of(0, tree_of(1))
     assert [objects_.claim(NODE, tree), objects_.claim(NODE, tree)] == [True, False]
-
-
-def test_what_the_superlink_did_not_accept_may_be_announced_by_another():
-    objects_ = KnownObjects()
-    objects_.claim(NODE, tree_of(0, tree_of(1)))
-    objects_.release(NODE, tree_of(0, tree_of(1)))
+    objects_.release(NODE, tree)  # the SuperLink did not accept it, so another may announce it
     assert objects_.claim(8, tree_of(2, tree_of(1)))
 
 

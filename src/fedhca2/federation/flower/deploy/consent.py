@@ -76,18 +76,21 @@ class Invitation:
 
     def only_for(self, client: str) -> "Invitation":
         """What this client's site needs of it: nothing of other clients, their data sets and tasks."""
-        spec = self._specs[client]
+        return Invitation(self.run, self._part(self._specs[client]))
+
+    def _part(self, spec: ClientSpec) -> dict[str, Any]:
         needed = ["name", "seed", "rounds", "method", "training", "skip_broken", "privacy", "guard"]
         needed += ["secure_aggregation", "diagnostics", "evaluate_every", "select", "patience"]
         part = {key: self.experiment[key] for key in needed if key in self.experiment}
         part["guard"] = {key: value for key, value in part["guard"].items() if key != "images"}
-        by_task = {
-            key: {task: value for task, value in self.experiment[key].items() if task in spec.tasks}
-            for key in ("tasks", "metrics")
+        for key in ("tasks", "metrics"):
+            part[key] = {task: value for task, value in self.experiment[key].items() if task in spec.tasks}
+        length = {"steps": spec.steps} if spec.steps else {"epochs": spec.epochs}
+        return part | {
+            "data": {spec.data: self.experiment["data"][spec.data]},
+            "clients": [{"name": spec.name, "data": spec.data, "tasks": list(spec.tasks), **length}],
+            "model": spec.model.model_dump(mode="json", exclude_none=True),
         }
-        model = spec.model.model_dump(mode="json", exclude_none=True)
-        data = {spec.data: self.experiment["data"][spec.data]}
-        return Invitation(self.run, {**part, **by_task, "data": data, "clients": [_entry(spec)], "model": model})
 
     @classmethod
     def read(cls, header: Mapping[str, Any]) -> "Invitation":
@@ -112,20 +115,20 @@ class Invitation:
         model = ModelConfig.model_validate(classes)
         method = _own_path(self.experiment["method"]["name"], site.methods)
         _check_names({**self.experiment, "method": {"name": method}}, model, site)
-        part = {key: value for key, value in self.experiment.items() if key != "participation"} | {
-            "method": {**self.experiment["method"], "name": method},
+        own, part = {name: task.model_dump() for name, task in site.own_tasks.items()}, self._part(spec)
+        part |= {
+            "method": {**part["method"], "name": method},
             "data": {spec.data: self._data(spec.data, site)},
-            "tasks": self._tasks(spec, site),
-            "metrics": {task: name for task, name in self.experiment["metrics"].items() if task in spec.tasks},
-            "clients": [_entry(spec)],
-            "model": _with_own_weights(model, site),
+            "tasks": part["tasks"] | {name: task for name, task in own.items() if name in spec.tasks},
+            "model": model.model_dump(exclude_none=True),
             **self._privacy(site),
         }
+        if model.encoder.weights == OWN:
+            part["model"]["encoder"]["weights"] = str(site.weights)
         if part["privacy"]["noise"]:  # of this site alone; it then reports no losses
             part.pop("diagnostics", None)
         accepted = Experiment.parse(part)
-        _check_sharing(accepted, site)
-        _check_work(accepted, site)
+        _check_terms(accepted, site)
         return accepted
 
     def _data(self, name: str, site: SiteConfig) -> dict[str, Any]:
@@ -136,12 +139,6 @@ class Invitation:
         if declared["kind"] == OWN:
             raise RefusalError(f"data.{name}", "expected how its images are read (data.kind), got none", "data.kind")
         return {**declared, **site.data}
-
-    def _tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
-        """The declared tasks that this client has, with the site's own code."""
-        own = {name: task.model_dump() for name, task in site.own_tasks.items()}
-        declared = {**self.experiment.get("tasks", {}), **own}
-        return {name: declared[name] for name in spec.tasks if name in declared}
 
     @cached_property
     def _entries(self) -> list[ClientEntry]:
@@ -216,45 +213,36 @@ def _check_names(experiment: Mapping[str, Any], model: ModelConfig, site: SiteCo
 
     `model` is the one that the experiment has for this site.
     """
-    refused: list[RefusalError] = []
-
-    def check(where: str, name: str, key: str, allowed: Iterable[str]) -> None:
-        if name not in allowed:
-            refused.append(_unlisted(where, name, key, allowed))
-
     encoder = model.encoder
-    check("method", experiment["method"]["name"], "methods", site.methods)
-    if not encoder.is_own:
-        check("model.encoder.name", encoder.title, "encoders", site.encoders)
-    for name, part in model.own_parts.items():
-        check(f"model.{name}.kind", part.kind, "encoders", site.encoders)
-    check("model.encoder.weights", encoder.weights, "weights", (*EMBEDDED_WEIGHTS, *[OWN] * bool(site.weights)))
+    named: list[tuple[str, Any, str, Iterable[str]]] = [  # where, what is named, and the setting with what is allowed
+        ("method", experiment["method"]["name"], "methods", site.methods),
+        *([] if encoder.is_own else [("model.encoder.name", encoder.title, "encoders", site.encoders)]),
+        *((f"model.{name}.kind", part.kind, "encoders", site.encoders) for name, part in model.own_parts.items()),
+        ("model.encoder.weights", encoder.weights, "weights", (*EMBEDDED_WEIGHTS, *[OWN] * bool(site.weights))),
+    ]
     for name, data in experiment["data"].items():
-        check(f"data.{name}.kind", data["kind"], "data.kind", (*TOLD_KINDS, OWN))
-        refused += [
-            _unlisted(f"data.{name}.{key}", data[key], f"data.{key}", ()) for key in sorted(OWN_FILES & {*data})
-        ]
+        named.append((f"data.{name}.kind", data["kind"], "data.kind", (*TOLD_KINDS, OWN)))
+        named += [(f"data.{name}.{key}", data[key], f"data.{key}", ()) for key in sorted(OWN_FILES & {*data})]
         if isinstance(data.get("test"), str):
-            check(f"data.{name}.test", data["test"], "data.test", [OWN] * ("test" in site.data))
+            named.append((f"data.{name}.test", data["test"], "data.test", [OWN] * ("test" in site.data)))
     for name, task in experiment.get("tasks", {}).items():
         if name in site.tasks:  # others are another site's
-            check(f"tasks.{name}.kind", task["kind"], "own_tasks", (*TASKS, *[OWN] * (name in site.own_tasks)))
-    _raise_all(refused)
+            named.append((f"tasks.{name}.kind", task["kind"], "own_tasks", (*TASKS, *[OWN] * (name in site.own_tasks))))
+    _raise_all(_unlisted(*each) for each in named if each[1] not in each[3])
 
 
-def _check_sharing(experiment: Experiment, site: SiteConfig) -> None:
-    """Refuse a method that shares parts that the site keeps, or rows in the clear if the site only sends sums."""
+def _check_terms(experiment: Experiment, site: SiteConfig) -> None:
+    """Refuse a method that shares parts that the site keeps, or rows in the clear if the site only sends sums.
+
+    Also an experiment, as the site agreed to it, that takes more time or memory than the site gives.
+    """
     method, secure = experiment.resolved_method, experiment.secure_aggregation
     _raise_all(_unlisted("method", part, "share", site.share) for part in _aggregated(method) if part not in site.share)
     if site.sums_only and method.all_aggregators and (secure is None or secure.sketch > site.sketch):
         expected = f"a sketch of at most {site.sketch} (sums_only in site.yaml)"
         got = f"a sketch of {secure.sketch}" if secure else "none"
         raise RefusalError("secure_aggregation", f"expected {expected}, got {got}", "sums_only")
-
-
-def _check_work(experiment: Experiment, site: SiteConfig) -> None:
-    """Refuse an experiment, as the site agreed to it, that takes more time or memory than the site gives."""
-    [spec], method, training = experiment.specs, experiment.resolved_method, experiment.training
+    [spec], training = experiment.specs, experiment.training
     data, size = experiment.data[spec.data], experiment.size_of(spec.data)
     amounts: list[tuple[str, str, float | None]] = [  # limits, what they bound, and its value
         ("epochs", "clients.epochs", spec.epochs),
@@ -268,8 +256,8 @@ def _check_work(experiment: Experiment, site: SiteConfig) -> None:
         *(("learning_rate", f"training.{key}", getattr(training, key)) for key in ("learning_rate", "encoder_rate")),
         ("noise", "guard.noise", experiment.guard.noise),
     ]
-    beyond = ((key, where, value) for key, where, value in amounts if value and value > getattr(site.limits, key))
-    _raise_all(_too_much(where, value, key, site) for key, where, value in beyond)
+    limits = site.limits
+    _raise_all(_too_much(where, n, key, site) for key, where, n in amounts if n and n > getattr(limits, key))
 
 
 def _aggregated(method: Method) -> list[str]:
@@ -277,22 +265,10 @@ def _aggregated(method: Method) -> list[str]:
     return [part for part in AGGREGATED if getattr(method, part)]
 
 
-def _entry(spec: ClientSpec) -> dict[str, Any]:
-    length = {"steps": spec.steps} if spec.steps else {"epochs": spec.epochs}
-    return {"name": spec.name, "data": spec.data, "tasks": list(spec.tasks), **length}
-
-
 def _own_path(path: object, own: Iterable[str]) -> str:
     """The site's own path of the file that an import path names, if it lists one; otherwise the path without folder."""
     name = file_name(str(path))
     return {file_name(each): each for each in own if is_import_path(each)}.get(name, name)
-
-
-def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
-    values = model.model_dump(exclude_none=True)
-    if model.encoder.weights == OWN:
-        values["encoder"]["weights"] = str(site.weights)
-    return values
 
 
 def _unlisted(where: str, got: object, key: str, allowed: Iterable[str]) -> RefusalError:

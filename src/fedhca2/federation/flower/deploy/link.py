@@ -54,12 +54,24 @@ def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), day
         raise UserError("--sites", faults[0])
     private_folder(folder)
     authority, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    ca = _ca_certificate(authority, days)
-    certificate = _server_certificate(key.public_key(), ["localhost", "127.0.0.1", "::1", *hosts], authority, days)
-    write_whole(folder / "ca.key", _pem(authority))
-    write_whole(folder / "ca.crt", ca, ORDINARY)
-    write_whole(folder / "superlink.key", _pem(key))
-    write_whole(folder / "superlink.crt", certificate, ORDINARY)
+    may, public = ("digital_signature", "key_cert_sign", "crl_sign"), authority.public_key()
+    of_authority = {
+        x509.BasicConstraints(ca=True, path_length=0): True,
+        x509.KeyUsage(**{use: use in may for use in signature(x509.KeyUsage).parameters}): True,
+        x509.SubjectKeyIdentifier.from_public_key(public): False,
+    }
+    of_server = {
+        x509.SubjectAlternativeName([_general_name(host) for host in ("localhost", "127.0.0.1", "::1", *hosts)]): False,
+        x509.BasicConstraints(ca=False, path_length=None): True,
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]): False,
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(public): False,
+    }
+    ca = _certificate(CA_NAME, public, of_authority, authority, days)
+    certificate = _certificate("fedhca2 SuperLink", key.public_key(), of_server, authority, days)
+    for name, certified, own in (("ca", ca, authority), ("superlink", certificate, key)):
+        private = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write_whole(folder / f"{name}.key", private)
+        write_whole(folder / f"{name}.crt", certified, ORDINARY)
     write_whole(folder / "secret", token_hex(32).encode())
     for site in sites:
         make_site_keys(folder / "sites" / site, ca)
@@ -82,49 +94,22 @@ def check_keys(folder: Path, names: Sequence[str]) -> None:
     hint = f"; a site's own folder is {folder}/sites/NAME" if in_sites else ""
     for path in (folder / name for name in names):
         try:
-            _load(path.name, path.read_bytes())
+            content = path.read_bytes()
+            if path.suffix == ".crt":
+                x509.load_pem_x509_certificates(content)
+            elif path.name == "node.key":
+                if not isinstance(key := load_ssh_private_key(content, None), ec.EllipticCurvePrivateKey):
+                    raise ValueError(f"{type(key).__name__}, which is not an elliptic-curve key")
+            elif path.suffix == ".key":
+                load_pem_private_key(content, None)
+            elif not content:
+                raise ValueError("an empty file")
         except OSError as error:
             fault = f"expected a folder with {', '.join(names)}, got {error.strerror}: {path}{hint}"
             raise UserError(f"--keys {folder}", fault) from None
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             fault = f"{path}: expected a file as 'flower keys' writes it, got {error}"
             raise UserError(f"--keys {folder}", fault) from None
-
-
-def _load(name: str, content: bytes) -> None:
-    """Read a file of `make_keys` as others will; raises ValueError, TypeError or UnsupportedAlgorithm if it is not."""
-    if name.endswith(".crt"):
-        x509.load_pem_x509_certificates(content)
-    elif name == "node.key":
-        if not isinstance(key := load_ssh_private_key(content, None), ec.EllipticCurvePrivateKey):
-            raise ValueError(f"{type(key).__name__}, which is not an elliptic-curve key")
-    elif name.endswith(".key"):
-        load_pem_private_key(content, None)
-    elif not content:
-        raise ValueError("an empty file")
-
-
-def _ca_certificate(authority: ec.EllipticCurvePrivateKey, days: int) -> bytes:
-    may = ("digital_signature", "key_cert_sign", "crl_sign")
-    extensions = {
-        x509.BasicConstraints(ca=True, path_length=0): True,
-        x509.KeyUsage(**{use: use in may for use in signature(x509.KeyUsage).parameters}): True,
-        x509.SubjectKeyIdentifier.from_public_key(authority.public_key()): False,
-    }
-    return _certificate(CA_NAME, authority.public_key(), extensions, authority, days)
-
-
-def _server_certificate(
-    key: ec.EllipticCurvePublicKey, hosts: Sequence[str], authority: ec.EllipticCurvePrivateKey, days: int
-) -> bytes:
-    """The certificate of a server with these names and addresses."""
-    extensions = {
-        x509.SubjectAlternativeName([_general_name(host) for host in hosts]): False,
-        x509.BasicConstraints(ca=False, path_length=None): True,
-        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]): False,
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()): False,
-    }
-    return _certificate("fedhca2 SuperLink", key, extensions, authority, days)
 
 
 def _certificate(
@@ -157,10 +142,6 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
 class Link:
     """The SuperLink, its proxy, and other processes that need them. Sites connect to the proxy.
 
@@ -190,6 +171,7 @@ class Link:
         self.processes: dict[str, Popen[bytes]] = {}
         self._restart: dict[str, Callable[[], Popen[bytes]]] = {}
         self._home = tempfile.TemporaryDirectory(prefix="fedhca2-link-")
+        self._hint = f"; its log is in {logs}" if logs else ""
         self._fault = ""
         self._over = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
@@ -202,7 +184,17 @@ class Link:
                 listening, address = listen(self.superlink.address, "--superlink")
                 if self.logs:
                     private_folder(self.logs)
-                self.processes["superlink"] = self._start("superlink", listening, self._superlink_command(address))
+                host, port = host_and_port(address, "--superlink")
+                command = [
+                    *("fedhca2.federation.flower.deploy.processes", "superlink", "--host", host, "--port", str(port)),
+                    *("--ssl-ca-certfile", str(self.keys / "ca.crt")),
+                    *("--ssl-certfile", str(self.keys / "superlink.crt")),
+                    *("--ssl-keyfile", str(self.keys / "superlink.key")),
+                    *("--enable-supernode-auth", "--isolation", "process"),
+                    *("--superexec-auth-secret-file", str(self.keys / "secret")),
+                    *self.options,
+                ]
+                self.processes["superlink"] = self._start("superlink", listening, command)
                 self.superlink = SuperLink(address, self.keys, self.check)
                 self.processes["proxy"] = self._start_proxy(public)
             self._restart["proxy"] = self._start_proxy
@@ -244,18 +236,16 @@ class Link:
         while not self._fault and not self._over.wait(1.0):
             try:
                 self.check()
-                for name in list(self._restart):
-                    if (code := self.processes[name].poll()) is not None and not self._over.is_set():
-                        self._replace(name, code)
+                for name, start_again in list(self._restart.items()):
+                    code = self.processes[name].poll()
+                    if code is None or self._over.is_set():
+                        continue
+                    if code == 2:  # the exit code of a command with a mistake in its input, which would end again
+                        raise UserError(name, f"stopped with exit code {code}{self._hint}")
+                    log.warning("%s has ended with code %s and is started again", name, code)
+                    self.processes[name] = start_again()
             except (UserError, OSError) as error:
                 self._fault = str(error)
-
-    def _replace(self, name: str, code: int) -> None:
-        """Start a process again after it has ended with this code."""
-        if code == 2:  # the exit code of a command with a mistake in its input, which would end again
-            raise UserError(name, f"stopped with exit code {code}{self._hint}")
-        log.warning("%s has ended with code %s and is started again", name, code)
-        self.processes[name] = self._restart[name]()
 
     def _start_proxy(self, listening: socket.socket | None = None) -> "Popen[bytes]":
         """Start or restart the proxy; sites only notice a pause."""
@@ -297,23 +287,6 @@ class Link:
         code = process.poll()
         what = "no answer in 60 s" if code is None else f"exit code {code}"
         raise UserError(f"{here}:{port}", f"expected the {name} to start, got {what}{self._hint}")
-
-    @property
-    def _hint(self) -> str:
-        return f"; its log is in {self.logs}" if self.logs else ""
-
-    def _superlink_command(self, address: str) -> list[str]:
-        """The module and options of a SuperLink with TLS and authenticated sites, for those who know the secret."""
-        host, port = host_and_port(address, "--superlink")
-        return [
-            *("fedhca2.federation.flower.deploy.processes", "superlink", "--host", host, "--port", str(port)),
-            *("--ssl-ca-certfile", str(self.keys / "ca.crt")),
-            *("--ssl-certfile", str(self.keys / "superlink.crt")),
-            *("--ssl-keyfile", str(self.keys / "superlink.key")),
-            *("--enable-supernode-auth", "--isolation", "process"),
-            *("--superexec-auth-secret-file", str(self.keys / "secret")),
-            *self.options,
-        ]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partialmethod
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -103,23 +104,6 @@ def inherited_socket() -> socket.socket:
     return socket.socket(fileno=os.dup(sys.stdin.fileno()))
 
 
-class Guarded:
-    """An application that refuses requests without the operator's token."""
-
-    def __init__(self, app: FastAPI) -> None:
-        self._app = app
-        self._token = operator_token(app.state.superexec_auth_secret).encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request, or refuse it."""
-        if scope["type"] == "lifespan" or hmac.compare_digest(
-            dict(scope["headers"]).get(TOKEN.encode(), b""), self._token
-        ):
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await PlainTextResponse("this SuperLink is for its coordinator", 403)(scope, receive, send)
-
-
 def run_superlink() -> None:
     """Run `flower-superlink` for holders of the operator's token: the proxy and the coordinator's own commands.
 
@@ -127,7 +111,20 @@ def run_superlink() -> None:
     Here every request must carry a token that only a reader of the secret's file can compute.
     """
     run = uvicorn.run
-    uvicorn.run = lambda app, **options: run(Guarded(app), **options)
+
+    def run_guarded(app: FastAPI, **options: Any) -> None:
+        token = operator_token(app.state.superexec_auth_secret).encode()
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            shown = dict(scope.get("headers", ())).get(TOKEN.encode(), b"")
+            if scope["type"] == "lifespan" or hmac.compare_digest(shown, token):
+                await app(scope, receive, send)
+            elif scope["type"] == "http":
+                await PlainTextResponse("this SuperLink is for its coordinator", 403)(scope, receive, send)
+
+        run(guarded, **options)
+
+    uvicorn.run = run_guarded  # type: ignore[assignment]
     internals.flower_superlink()
 
 

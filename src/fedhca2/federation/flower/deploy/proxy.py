@@ -14,14 +14,17 @@ import socket
 import ssl
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import httpx
 import uvloop
 from flwr.proto import fleet_pb2, message_pb2
 from flwr.proto.node_pb2 import NodeInfo
+from google.protobuf.message import DecodeError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -35,17 +38,22 @@ from fedhca2.federation.flower.deploy.processes import inherited_socket
 from fedhca2.federation.flower.deploy.proxy_checks import Headers, ProxyLimits, Refusal, Route
 from fedhca2.federation.flower.deploy.superlink import TOKEN, SuperLink, operator_token
 
+ListNodes = Callable[[], Iterable[NodeInfo]]
 log = logging.getLogger("fedhca2.proxy")
 
 
 class Proxy:
     """Forwards the requests that registered sites may make to a SuperLink."""
 
-    def __init__(
-        self, superlink: httpx.AsyncClient, register: checks.KeyRegister, quota: int, limits: ProxyLimits
-    ) -> None:
-        """:param quota: bytes that a site may send for each message it receives."""
-        self._superlink, self._register, self._quota, self._limits = superlink, register, quota, limits
+    def __init__(self, superlink: httpx.AsyncClient, list_nodes: ListNodes, quota: int, limits: ProxyLimits) -> None:
+        """Prepare for requests.
+
+        :param list_nodes: asks the SuperLink for its keys.
+        :param quota: bytes that a site may send for each message it receives.
+        """
+        self._superlink, self._list_nodes, self._quota, self._limits = superlink, list_nodes, quota, limits
+        self._sites: dict[bytes, NodeInfo] = {}  # by key
+        self._lock, self._next_list = asyncio.Lock(), 0.0
         self._objects = checks.KnownObjects()
         self._quotas: dict[int, checks.Quota] = {}
         self._busy = Counter[int]()
@@ -56,27 +64,37 @@ class Proxy:
         who = f"a stranger at {request.client.host if request.client else 'an unknown address'}"
         try:
             async with asyncio.timeout(self._limits.answer_s):
-                route, headers = checks.route_of(request), checks.headers_of(request)
-                site = await self._identify(route, headers)
+                route, headers, key = checks.read_head(request)
+                site = await self._identify(route, headers, key)
                 who = f"{ascii(site.name)[1:-1][:80]} (node {site.node_id})"
                 connection = scope["state"]["connection"]
                 connection.listener.admit(connection, site.node_id)
                 await self._serve(site, route, headers, request, send)
         except Refusal as refusal:
+            status, why = refusal.args
             summary = f"{request.method} {ascii(request.url.path)[1:-1][:80]}"
-            log.warning("refused %s, %s: %s", who, summary, refusal.why, extra={"kind": f"{who}: {refusal.why}"})
-            answer = PlainTextResponse(refusal.why, refusal.status, {"connection": "close"})
+            log.warning("refused %s, %s: %s", who, summary, why, extra={"kind": f"{who}: {why}"})
+            answer = PlainTextResponse(why, status, {"connection": "close"})
             await answer(scope, receive, send)
         except (ClientDisconnect, TimeoutError, httpx.HTTPError):
             scope["state"]["connection"].hang_up()
 
-    async def _identify(self, route: Route, headers: Headers) -> NodeInfo:
-        """Identify the sender; only the header of the request has been read."""
-        key = checks.key_in(headers)
-        try:
-            site = await self._register.find(key)
-        except UserError:
-            raise Refusal(503, "the SuperLink: expected an answer, got none") from None
+    async def _identify(self, route: Route, headers: Headers, key: bytes) -> NodeInfo:
+        """Identify the sender; only the header of the request has been read.
+
+        An unknown key is looked up at the SuperLink, at most once in a second, however many strangers come. The
+        SuperLink itself refuses evicted sites.
+        """
+        if key not in self._sites:
+            async with self._lock:
+                if key not in self._sites and monotonic() >= self._next_list:
+                    self._next_list = monotonic() + 1
+                    try:
+                        nodes = await asyncio.to_thread(self._list_nodes)
+                    except UserError:
+                        raise Refusal(503, "the SuperLink: expected an answer, got none") from None
+                    self._sites = {one.public_key: one for one in nodes if not one.unregistered_at}
+        site = self._sites.get(key)
         if site is None:
             status = 412 if route.request is fleet_pb2.ActivateNodeRequest else 401  # the SuperLink's own codes
             raise Refusal(status, "a key: expected a registered one, got another")
@@ -91,14 +109,19 @@ class Proxy:
         self._busy[site.node_id] += 1
         try:
             body = await self._body(request, route.limit)
-            message = checks.read_request(route.request, body, site)
+            try:
+                message = route.request.FromString(body)
+            except DecodeError:
+                raise Refusal(400, f"expected a {route.request.__name__}, got something else") from None
+            checks.check_request(message, site)
             quota = self._quotas.setdefault(site.node_id, checks.Quota(self._quota))
             announces = isinstance(message, fleet_pb2.PushMessagesRequest)
             size = len(body) if announces or isinstance(message, message_pb2.PushObjectRequest) else 0
             quota.take(size, announces)
             new = announces and self._objects.claim(site.node_id, message.message_object_trees[0])
             response = await self._ask(request.url.path, body, headers)
-            if new and not await _is_accepted(response):
+            content = await response.aread() if new else b""
+            if new and not (response.is_success and fleet_pb2.PushMessagesResponse.FromString(content).objects_to_push):
                 self._objects.release(site.node_id, message.message_object_trees[0])
             if not response.is_success:
                 quota.give_back(size, announces)
@@ -134,13 +157,6 @@ class Proxy:
             raise Refusal(503, f"the SuperLink: expected an answer, got {type(error).__name__}") from None
 
 
-async def _is_accepted(response: httpx.Response) -> bool:
-    """Whether the SuperLink waits for the objects that were announced."""
-    return response.is_success and bool(
-        fleet_pb2.PushMessagesResponse.FromString(await response.aread()).objects_to_push
-    )
-
-
 async def _pass_back(response: httpx.Response, send: Send) -> None:
     """Stream the SuperLink's response to a site."""
     try:
@@ -160,8 +176,8 @@ class Connection(H11Protocol):
     def __init__(self, listener: "Listener", address: str) -> None:
         super().__init__(listener.config, listener.state, {"connection": self})
         self.listener, self.address = listener, address
-        self.node: int | None = None  # whose key it has shown
-        self.task: asyncio.Task[None] | None = None
+        self.room = listener.strangers  # the connections that it counts among
+        self.task: asyncio.Task[None]  # which attends to it
         self.is_closed = self.loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -175,7 +191,6 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self._timer and self.cycle is not None and not self.cycle.response_complete:
             self._timer.cancel()
-            self._timer = None
 
     def on_response_complete(self) -> None:
         """The next request may come."""
@@ -211,7 +226,7 @@ class Listener:
     def __init__(self, config: Config, limits: ProxyLimits) -> None:
         config.load()
         self.config, self.limits, self.state = config, limits, ServerState()
-        self._strangers: dict[Connection, None] = {}  # the oldest first
+        self.strangers: dict[Connection, None] = {}  # the oldest first
         self._of_site = defaultdict[int, dict[Connection, None]](dict)  # the others, by node
 
     async def listen(self, listening: socket.socket) -> None:
@@ -226,36 +241,30 @@ class Listener:
                 continue
             self._make_room(address)
             connection = Connection(self, address)
-            self._strangers[connection] = None
+            connection.room[connection] = None
             connection.task = loop.create_task(self._attend(connection, connected))
 
     def admit(self, connection: Connection, node: int) -> None:
         """A connection without a key has shown that of a node."""
-        if connection not in self._strangers:  # it did so before, or was sent away
+        if connection not in self.strangers:  # it did so before, or was sent away
             return
         own = self._of_site[node]
         if len(own) >= self.limits.connections_of_a_site:
             self._send_away(next(iter(own)))
-        del self._strangers[connection]
-        own[connection], connection.node = None, node
+        del self.strangers[connection]
+        own[connection], connection.room = None, own
 
     def _make_room(self, address: str) -> None:
         """Make room for one more connection from this address."""
-        neighbours = [one for one in self._strangers if one.address == address]
+        neighbours = [one for one in self.strangers if one.address == address]
         if len(neighbours) >= self.limits.strangers_from_one_address:
             self._send_away(neighbours[0])
-        elif len(self._strangers) >= self.limits.strangers:
-            self._send_away(next(iter(self._strangers)))
+        elif len(self.strangers) >= self.limits.strangers:
+            self._send_away(next(iter(self.strangers)))
 
     def _send_away(self, connection: Connection) -> None:
-        if connection.task:
-            connection.task.cancel()
-        self._forget(connection)
-
-    def _forget(self, connection: Connection) -> None:
-        self._strangers.pop(connection, None)
-        if connection.node is not None:
-            self._of_site[connection.node].pop(connection, None)
+        connection.task.cancel()
+        connection.room.pop(connection, None)
 
     async def _attend(self, connection: Connection, connected: socket.socket) -> None:
         """Do the handshake, and wait until the connection ends."""
@@ -268,7 +277,7 @@ class Listener:
         finally:
             connection.hang_up()
             connected.close()
-            self._forget(connection)
+            connection.room.pop(connection, None)
 
 
 async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
@@ -286,7 +295,7 @@ async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
         timeout=limits.answer_s,
     ) as client:
         config = Config(
-            Proxy(client, checks.KeyRegister(link.registrations), quota, limits),
+            Proxy(client, link.registrations, quota, limits),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -1,11 +1,10 @@
 """What the proxy checks of a site's requests: who sends them, and what and how much they may ask of the SuperLink."""
 
-import asyncio
 import logging
 import re
 from base64 import b64decode
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
@@ -20,7 +19,7 @@ from flwr.common.constant import (
 from flwr.proto import fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, run_pb2
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import NodeInfo
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from starlette.requests import Request
 
 from fedhca2.federation.flower import internals
@@ -49,10 +48,6 @@ class ProxyLimits:
 class Refusal(Exception):  # noqa: N818 - it is an answer
     """The answer to a request that is not forwarded: an HTTP status, and the reason."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status, self.why = status, why
-
 
 @dataclass(frozen=True)
 class Route:
@@ -79,59 +74,28 @@ ROUTES = {
 }
 
 
-def route_of(request: Request) -> Route:
-    """The route of a request that is open to sites."""
+def read_head(request: Request) -> tuple[Route, Headers, bytes]:
+    """The route, the headers, and the key that a request claims to be signed with; its body is not read yet."""
     route = ROUTES.get(request.url.path)
     if route is None:
         raise Refusal(404, "path: expected one that is open to sites, got another")
     if request.method != "POST":
         raise Refusal(403, "method: expected POST, got another")
-    return route
-
-
-def headers_of(request: Request) -> Headers:
-    """The headers, each only once: otherwise different readers could see different values."""
-    headers = request.headers.items()
-    if len(headers) != len(dict(headers)):
+    headers = dict(request.headers.items())
+    if len(headers) != len(request.headers.items()):  # different readers could see different values
         raise Refusal(400, "a header: expected it once, got it twice")
-    if not all(value.isascii() for _, value in headers):
+    if not all(value.isascii() for value in headers.values()):
         raise Refusal(400, "a header: expected ASCII, got other characters")
-    return dict(headers)
+    try:
+        return route, headers, b64decode(headers[internals.FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+    except (KeyError, ValueError):
+        raise Refusal(401, "a request: expected a key that signs it, got none") from None
 
 
 def forwarded(headers: Headers) -> Headers:
     """The headers that are passed on, in either direction."""
     names = ("content-type", "content-length", "accept")
     return {name: value for name, value in headers.items() if name in names or name.startswith("flwr-")}
-
-
-class KeyRegister:
-    """The registered keys, as the SuperLink knows them; it is asked again when an unknown key appears."""
-
-    def __init__(self, list_nodes: Callable[[], Iterable[NodeInfo]]) -> None:
-        """:param list_nodes: asks the SuperLink; at most once in a second, however many strangers come."""
-        self._list_nodes = list_nodes
-        self._sites: dict[bytes, NodeInfo] = {}
-        self._next_request = 0.0
-        self._lock = asyncio.Lock()
-
-    async def find(self, key: bytes) -> NodeInfo | None:
-        """The site with this key. The SuperLink itself refuses evicted sites."""
-        if key not in self._sites:
-            async with self._lock:
-                if key not in self._sites and monotonic() >= self._next_request:
-                    self._next_request = monotonic() + 1
-                    registrations = await asyncio.to_thread(self._list_nodes)
-                    self._sites = {one.public_key: one for one in registrations if not one.unregistered_at}
-        return self._sites.get(key)
-
-
-def key_in(headers: Headers) -> bytes:
-    """The key that a request claims to be signed with."""
-    try:
-        return b64decode(headers[internals.FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
-    except (KeyError, ValueError):
-        raise Refusal(401, "a request: expected a key that signs it, got none") from None
 
 
 def is_signed(headers: Headers, key: bytes) -> bool:
@@ -146,17 +110,6 @@ def is_signed(headers: Headers, key: bytes) -> bool:
         )
     except (ValueError, TypeError):
         return False
-
-
-def read_request(kind: type[Message], body: bytes, site: NodeInfo) -> Message:
-    """Parse a request; raises Refusal unless this site may make it."""
-    request = kind()
-    try:
-        request.ParseFromString(body)
-    except DecodeError:
-        raise Refusal(400, f"expected a {kind.__name__}, got something else") from None
-    check_request(request, site)
-    return request
 
 
 def check_request(request: Message, site: NodeInfo) -> None:
@@ -257,7 +210,8 @@ class KnownObjects:
     def __init__(self, max_trees: int = 8) -> None:
         """:param max_trees: of a node's messages, and of its answers: the server soon releases each."""
         self._max_trees = max_trees
-        self._trees: dict[tuple[int, bool], OrderedDict[str, ObjectTree]] = {}  # by node, and whether they are answers
+        # The latest by node, and whether they are answers.
+        self._trees = defaultdict[tuple[int, bool], dict[str, ObjectTree]](dict)
         self._holders = Counter[str]()  # the number of trees that an object is in
 
     def note_order(self, node: int, tree: ObjectTree) -> None:
@@ -269,7 +223,7 @@ class KnownObjects:
 
         Raises Refusal if one of its objects is in another tree.
         """
-        if self._trees.get((node, True), OrderedDict()).get(tree.object_id) == tree:
+        if self._trees[node, True].get(tree.object_id) == tree:
             return False
         if any(self._holders[name] for name in names_in(tree)):
             raise Refusal(403, "an answer: expected new objects, got one that was sent before")
@@ -282,12 +236,12 @@ class KnownObjects:
             self._remove(tree)
 
     def _add(self, sender: tuple[int, bool], tree: ObjectTree) -> None:
-        trees = self._trees.setdefault(sender, OrderedDict())
+        trees = self._trees[sender]
         if tree.object_id not in trees:
             trees[tree.object_id] = tree
             self._holders.update(names_in(tree))
             if len(trees) > self._max_trees:
-                self._remove(trees.popitem(last=False)[1])
+                self._remove(trees.pop(next(iter(trees))))
 
     def _remove(self, tree: ObjectTree) -> None:
         for name in names_in(tree):

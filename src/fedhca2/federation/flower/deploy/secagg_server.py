@@ -5,7 +5,7 @@ stage, new keys, comes with every client's reply.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations, islice
 from typing import Annotated, Any, TypeVar
@@ -134,15 +134,18 @@ class SecureSum:
         split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
         requests = dict.fromkeys(split["stayed"], split)
         opened = self._stage(secagg_site.UNMASK, requests, lambda answer: _Opened.model_validate(answer.header), least)
-        seeds, keys = ([getattr(each, kind) for each in opened.values()] for kind in ("seeds", "keys"))
-        mark = secagg_site.commitment
+        seeds, keys = [each.seeds for each in opened.values()], [each.keys for each in opened.values()]
+        seal, public_of = secagg_site.commitment, lambda key: secagg_site.public_of(key.decode())
         return (
-            {client: _recover(client, seeds, least, mark, shared[client].seed) for client in split["stayed"]},
-            {client: _recover(client, keys, least, _public_of, public[client][0]) for client in split["dropped"]},
+            {client: _recover(client, seeds, least, seal, shared[client].seed) for client in split["stayed"]},
+            {client: _recover(client, keys, least, public_of, public[client][0]) for client in split["dropped"]},
         )
 
     def _ask_masked(self, shared: Mapping[str, _Shared], needed: Sequence[Sum], least: int) -> dict[str, list[Whole]]:
-        """Every client's masked numbers, for each of its sums."""
+        """Every client's masked numbers, for each of its sums.
+
+        Raises _FaultyError if fewer clients than needed can read a client's shares, including its own.
+        """
         sums = [
             {client: {str(slot): weight for slot, weight in own.items()} for client, own in each.weights.items()}
             for each in needed
@@ -159,16 +162,12 @@ class SecureSum:
         self.away |= {client: "all others of its sum have dropped out" for client in shared if client not in requests}
         numel = {client: sum(each) for client, each in sizes.items()}
         answers = self._stage(secagg_site.MASK, requests, _read_masked_rows, least, numel)
-        self._find_faulty(shared, {client: unreadable for client, (_, unreadable) in answers.items()}, least)
-        return {client: np.split(values, np.cumsum(sizes[client])[:-1]) for client, (values, _) in answers.items()}
-
-    def _find_faulty(self, shared: Iterable[str], unreadable: Mapping[str, Collection[str]], least: int) -> None:
-        """Raise _FaultyError if fewer clients than needed can read a client's shares, including its own."""
-        cannot = {client: [other for other in unreadable if client in unreadable[other]] for client in shared}
-        few = {client for client, others in cannot.items() if others and len(unreadable) - len(others) < least}
-        if few:
-            reasons = {client: f"{', '.join(cannot[client])} cannot read its shares" for client in few}
+        cannot = {client: [other for other, (_, those) in answers.items() if client in those] for client in shared}
+        faulty = {client: others for client, others in cannot.items() if others and len(answers) - len(others) < least}
+        if faulty:
+            reasons = {client: f"{', '.join(others)} cannot read its shares" for client, others in faulty.items()}
             raise _FaultyError(reasons)
+        return {client: np.split(values, np.cumsum(sizes[client])[:-1]) for client, (values, _) in answers.items()}
 
     def _without_lone(self, stayed: set[str], sums: Sequence[Sum], least: int) -> set[str]:
         """The clients that stayed, without those that are alone in a sum: their masks cannot be removed."""
@@ -212,10 +211,6 @@ def _recover(
             if mark(secret) == expected:
                 return secret
     raise NoSumError(f"shares of {client}'s secret: expected those of its commitment, got others")
-
-
-def _public_of(key: bytes) -> str:
-    return secagg_site.public_of(key.decode())
 
 
 def read_keys(answer: SiteAnswer) -> tuple[str, str]:

@@ -6,10 +6,10 @@ Keys, agreement, encryption and shares are Flower's; see docs/decisions/0011. Ma
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain
 from math import inf
 from pathlib import Path
 from secrets import token_bytes
@@ -103,34 +103,6 @@ class SumRefusedError(ValueError):
     """The server asks for something that could reveal a row."""
 
 
-class SumRules(SiteSums):
-    """Which sums a site helps with, beyond those that would be a row.
-
-    Where the method implies equal weights, others are refused; elsewhere no client may have more than `share` of the
-    weight, since a sum with nearly all weight on one row is that row.
-    """
-
-    equal: frozenset[str] = frozenset()  # parts whose rows all have the same weight
-
-    def check(self, sums: Iterable[Weights], client: str, among: Collection[str]) -> None:
-        """Raise SumRefusedError if a sum with this client's row, of the rows of some clients, could reveal a row."""
-        for weights in (weights for weights in sums if client in weights):
-            totals = {name: sum(own.values()) for name, own in weights.items() if name in among}
-            values = [weight for own in weights.values() for weight in own.values()]
-            if len(totals) < self.rows:
-                raise SumRefusedError(f"a sum: expected {self.rows} or more clients (sums.rows), got {len(totals)}")
-            if not all(type(weight) in (int, float) and 0 < weight < inf for weight in values):
-                raise SumRefusedError("weights of a sum: expected finite ones above 0, got others")
-            parts = {Slot.parse(slot).part for own in weights.values() for slot in own}
-            if len(parts) != 1:
-                raise SumRefusedError(f"a sum: expected rows of one part, got {sorted(parts)}")
-            if parts <= self.equal:
-                if max(values) > min(values) * (1 + 1e-6):  # they may differ by rounding
-                    raise SumRefusedError("weights of a sum: expected equal ones, as the method says, got others")
-            elif (share := max(totals.values()) / sum(totals.values())) > self.share:
-                raise SumRefusedError(f"a row: expected at most {self.share:g} of a sum (sums.share), got {share:g}")
-
-
 class Secrets(Config):
     """What a site knows of one sum, in its own file, so that it can crash between two stages and continue."""
 
@@ -182,7 +154,8 @@ class SumMember:
     secrets: Secrets
     name: str
     settings: SecureAggregation
-    rules: SumRules
+    rules: SiteSums
+    equal: Collection[str]  # parts whose rows all have the same weight
     rows: Callable[[], Mapping[Slot, Tensor]]
 
     def answer(self, stage: str, round: int, request: Request) -> tuple[Request, Whole | None]:
@@ -199,11 +172,26 @@ class SumMember:
 
     def share(self, request: Request) -> Request:
         """Make shares of the seed and of the agreeing key, one for each client that takes part."""
+        secrets = self.secrets
         public = {client: (str(agreed), str(read)) for client, (agreed, read) in sorted(request["keys"].items())}
-        if self.secrets.public and self.secrets.public != public:
+        if secrets.public not in ({}, public):
             raise SumRefusedError("keys: expected one request to share them, got a second with others")
-        if not self.secrets.public:
-            self._share(public)
+        if not secrets.public:
+            own = public_of(secrets.agreeing), public_of(secrets.reading)
+            keys = {key for pair in public.values() for key in pair}
+            if public.get(self.name) != own or len(keys) != 2 * len(public) or len(public) < 2:
+                expected = "different ones of two or more clients, among them this site's own"
+                raise SumRefusedError(f"keys: expected {expected}, got others")
+            least, position = self.settings.least(len(public)), [*public].index(self.name)
+            seed_shares = create_shares(bytes.fromhex(secrets.seed), least, len(public))
+            key_shares = create_shares(secrets.agreeing.encode(), least, len(public))
+            sent = {}
+            for number, (client, (_, read)) in enumerate(public.items()):
+                text = share_keys_plaintext_concat(position, number, seed_shares[number], key_shares[number])
+                sent[client] = encrypt(agree(secrets.reading, read), text).decode()
+            del sent[self.name]
+            held = {self.name: (seed_shares[position].hex(), key_shares[position].hex())}
+            self._update(public=public, sent=sent, held=held)
         return {"shares": self.secrets.sent, "seed": commitment(bytes.fromhex(self.secrets.seed))}
 
     def mask(self, request: Request) -> Whole:
@@ -214,7 +202,15 @@ class SumMember:
         if secrets.members and (secrets.members, secrets.sums) != (members, sums):
             raise SumRefusedError("rows: expected one request to mask them, got a second with other sums")
         if not secrets.members:
-            self._check_sums(sums, members)
+            if len(members) < self._least or not set(members) <= set(secrets.public):
+                expected = f"{self._least} or more clients that shared their keys"
+                raise SumRefusedError(f"expected {expected}, got {len(members)}")
+            own = [slot for weights in sums for slot in weights.get(self.name, {})]
+            if len(set(own)) < len(own):
+                raise SumRefusedError("a row: expected one sum, got several")
+            if any(len(weights) < 2 or not set(weights) <= set(members) for weights in sums):
+                raise SumRefusedError("a sum: expected two or more of the clients that take part, got others")
+            self._check_weights(sums, members)
             opened = self._open(request["shares"])
             unreadable = tuple(client for client in members if client not in (self.name, *opened))
             self._update(held=secrets.held | opened, members=members, sums=sums, unreadable=unreadable)
@@ -233,7 +229,7 @@ class SumMember:
             raise SumRefusedError(f"expected {self._least} clients that stay, got {len(stayed)}")
         if any(len(set(weights) & set(stayed)) == 1 for weights in secrets.sums):
             raise SumRefusedError("a sum: expected two or more clients that stayed, got one that is a row")
-        self.rules.check(secrets.sums, self.name, stayed)
+        self._check_weights(secrets.sums, stayed)
         summary = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
         if secrets.told[0] == secrets.round and secrets.told[1] != summary:  # their difference would reveal a row
             raise SumRefusedError("rows: expected one sum in a round, got a second that differs")
@@ -250,33 +246,28 @@ class SumMember:
     def _update(self, **changes: Any) -> None:
         self.secrets = self.secrets.model_copy(update=changes)
 
-    def _share(self, public: dict[str, tuple[str, str]]) -> None:
-        secrets, least = self.secrets, self.settings.least(len(public))
-        own = tuple(public_of(key) for key in (secrets.agreeing, secrets.reading))
-        if public.get(self.name) != own or len(set(chain(*public.values()))) != 2 * len(public) or len(public) < 2:
-            expected = "different ones of two or more clients, among them this site's own"
-            raise SumRefusedError(f"keys: expected {expected}, got others")
-        seeds = create_shares(bytes.fromhex(secrets.seed), least, len(public))
-        keys = create_shares(secrets.agreeing.encode(), least, len(public))
-        sent, own_shares = {}, {}
-        for number, (client, (_, read)) in enumerate(public.items()):
-            if client == self.name:
-                own_shares[client] = (seeds[number].hex(), keys[number].hex())
-            else:
-                text = share_keys_plaintext_concat([*public].index(self.name), number, seeds[number], keys[number])
-                sent[client] = encrypt(agree(secrets.reading, read), text).decode()
-        self._update(public=public, sent=sent, held=own_shares)
+    def _check_weights(self, sums: Sequence[Weights], among: Collection[str]) -> None:
+        """Raise SumRefusedError if a sum with this site's row, of the rows of some clients, could reveal a row.
 
-    def _check_sums(self, sums: Sequence[Weights], members: Collection[str]) -> None:
-        """Raise SumRefusedError if sums could reveal a row."""
-        if len(members) < self._least or not set(members) <= set(self.secrets.public):
-            raise SumRefusedError(f"expected {self._least} or more clients that shared their keys, got {len(members)}")
-        own = [slot for weights in sums for slot in weights.get(self.name, {})]
-        if len(set(own)) < len(own):
-            raise SumRefusedError("a row: expected one sum, got several")
-        if any(len(weights) < 2 or not set(weights) <= set(members) for weights in sums):
-            raise SumRefusedError("a sum: expected two or more of the clients that take part, got others")
-        self.rules.check(sums, self.name, members)
+        Where the method implies equal weights, others are refused; elsewhere no client may have more than `share` of
+        the weight, since a sum with nearly all weight on one row is that row.
+        """
+        rows, most = self.rules.rows, self.rules.share
+        for weights in (weights for weights in sums if self.name in weights):
+            totals = {name: sum(own.values()) for name, own in weights.items() if name in among}
+            values = [weight for own in weights.values() for weight in own.values()]
+            if len(totals) < rows:
+                raise SumRefusedError(f"a sum: expected {rows} or more clients (sums.rows), got {len(totals)}")
+            if not all(type(weight) in (int, float) and 0 < weight < inf for weight in values):
+                raise SumRefusedError("weights of a sum: expected finite ones above 0, got others")
+            parts = {Slot.parse(slot).part for own in weights.values() for slot in own}
+            if len(parts) != 1:
+                raise SumRefusedError(f"a sum: expected rows of one part, got {sorted(parts)}")
+            if parts <= {*self.equal}:
+                if max(values) > min(values) * (1 + 1e-6):  # they may differ by rounding
+                    raise SumRefusedError("weights of a sum: expected equal ones, as the method says, got others")
+            elif (share := max(totals.values()) / sum(totals.values())) > most:
+                raise SumRefusedError(f"a row: expected at most {most:g} of a sum (sums.share), got {share:g}")
 
     def _mask_rows(self, number: int, rows: Mapping[Slot, Tensor]) -> Whole:
         secrets, weights = self.secrets, self.secrets.sums[number]
@@ -292,13 +283,11 @@ class SumMember:
         """Decrypt the shares that others sent, except those that cannot be read."""
         order, opened = [*self.secrets.public], {}
         for client, text in shares.items():
-            try:
+            with suppress(InvalidToken):
                 plain = decrypt(agree(self.secrets.reading, self.secrets.public[client][1]), text.encode())
                 source, target, seed, key = share_keys_plaintext_separate(plain)
-            except InvalidToken:
-                continue
-            if (source, target) == (order.index(client), order.index(self.name)):
-                opened[client] = (seed.hex(), key.hex())
+                if (source, target) == (order.index(client), order.index(self.name)):
+                    opened[client] = (seed.hex(), key.hex())
         return opened
 
 

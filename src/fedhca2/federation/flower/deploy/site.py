@@ -18,7 +18,7 @@ from fedhca2.clients.state_file import REPLY_FILE, STATE_FILE, RoundIsOverError,
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_client, step_kind
 from fedhca2.federation.flower.deploy.consent import Invitation, check_order
-from fedhca2.federation.flower.deploy.secagg_site import Secrets, SumMember, SumRules, new_keys
+from fedhca2.federation.flower.deploy.secagg_site import Secrets, SumMember, new_keys
 from fedhca2.federation.flower.deploy.site_config import SPENT, Ledger, Sent, SiteConfig, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.federation.sum_server import Sketcher
@@ -42,17 +42,6 @@ class _Session:
     folder: Path
     round: int  # the last round it carried out, or -1
     stamp: tuple[int, int] | None  # of the state on disk, which another process may have changed
-
-    def save(self) -> None:
-        """Save the client's state."""
-        state = self.client.state()
-        save_state(self.folder / STATE_FILE, ClientState(state.tensors, {**state.values, "round": self.round}))
-        self.stamp = _stamp(self.folder)
-
-    def save_after(self, reply: Reply) -> None:
-        """Save the client's reply, and its state after it."""
-        save_answer(self.folder, reply, self.client.state())
-        self.round, self.stamp = reply.round, _stamp(self.folder)
 
 
 class Site:
@@ -79,13 +68,15 @@ class Site:
             return reply
         self._current = None  # a client that fails half-way is rebuilt from disk
         if session.stamp is None and (session.client.privacy.noise or self.config.reported_scores.noise):
-            session.save()  # with its key: if it repeats this order, the noise is the same
+            state = session.client.state()  # with its key: if it repeats this order, the noise is the same
+            save_state(session.folder / STATE_FILE, ClientState(state.tensors, {**state.values, "round": -1}))
         reply = self._carry_out(session, order)
         if reply.declined:
             log.warning("%s", reply.declined)
         if order.finish:
             write_whole(session.folder / MODEL_FILE, tensor_file(session.client.personal.model.state_dict()))
-        session.save_after(reply)
+        save_answer(session.folder, reply, session.client.state())
+        session.round, session.stamp = order.round, _stamp(session.folder)
         self._current = session
         return reply
 
@@ -114,21 +105,20 @@ class Site:
         settings, name, path = session.experiment.secure_aggregation, session.client.name, session.folder / SECRETS_FILE
         if settings is None or round != session.round:
             raise RoundIsOverError(f"a sum of {name}: expected round {session.round}, got {round}")
-        rules, reply = self._sum_rules(session.experiment, round), session.folder / REPLY_FILE
-        member = SumMember(Secrets.load(path), name, settings, rules, lambda: load_reply(reply).rows)
+        aggregators = session.experiment.resolved_method.aggregators(round)
+        equal = [part for part, each in aggregators.items() if getattr(each, "by", "") == "clients"]
+        secrets, reply = Secrets.load(path), session.folder / REPLY_FILE
+        member = SumMember(secrets, name, settings, self.config.sums, equal, lambda: load_reply(reply).rows)
         header, masked = member.answer(stage, round, request)
         member.secrets.save(path)
         arrays = {} if masked is None else {OWN: to_array([torch.from_numpy(masked.view(np.int32))], MASKED)}
         return pack(dict(header), arrays)
 
-    def _sum_rules(self, experiment: Experiment, round: int) -> SumRules:
-        """Which sums this site helps with in a round of an experiment that it agreed to."""
-        aggregators = experiment.resolved_method.aggregators(round)
-        equal = [part for part, each in aggregators.items() if getattr(each, "by", "") == "clients"]
-        return SumRules(**dict(self.config.sums), equal=frozenset(equal))
-
     def _carry_out(self, session: _Session, order: Order) -> Reply:
-        """Carry out a new order; what leaves, and with which noise, is as the site's own file says."""
+        """Carry out a new order; what leaves, and with which noise, is as the site's own file says.
+
+        Noised scores are in the ledger before they leave.
+        """
         scores = self.config.reported_scores
         reports = scores.send == "all" or (scores.send == "final" and order.finish)
         withheld = f"it sends {scores.send} (scores in site.yaml)"
@@ -142,10 +132,15 @@ class Site:
             reply = replace(reply, metrics={})
             declined.insert(0, f"scores stay at the site: {withheld}")
         elif reply.metrics and scores.noise:
-            metrics = self._add_noise_within_budget(session, reply)
-            reply = replace(reply, metrics=metrics)
-            if not metrics:
+            ledger, budget = Ledger.of(self.config), self.config.privacy
+            metrics: Metrics = {}
+            if ledger.affords(session.run, reply.round, scores.noise, budget, "scores"):
+                key, tasks = session.client.exchange.noise_key, session.client.personal.model.tasks
+                metrics, sent = add_noise(reply.metrics, scores.noise, key, reply.round, tasks)
+                ledger.charge(Sent.of(session.run, reply.round, scores.noise, sent, "scores"), budget)
+            else:
                 declined.insert(0, f"scores stay at the site: {SPENT}")
+            reply = replace(reply, metrics=metrics)
         return replace(reply, declined="; ".join(filter(None, [reply.declined, *declined])))
 
     def _within_budget(self, session: _Session, order: Order) -> Reply:
@@ -167,16 +162,6 @@ class Site:
             log.info("%d noised updates: ε = %.4g at δ = %g", len(entries), cost(entries, budget.delta), budget.delta)
         return reply
 
-    def _add_noise_within_budget(self, session: _Session, reply: Reply) -> Metrics:
-        """The scores with noise, which is in the ledger before they leave; none if the budget is spent."""
-        noise, ledger, budget = self.config.reported_scores.noise, Ledger.of(self.config), self.config.privacy
-        if not ledger.affords(session.run, reply.round, noise, budget, "scores"):
-            return {}
-        key, tasks = session.client.exchange.noise_key, session.client.personal.model.tasks
-        metrics, sent = add_noise(reply.metrics, noise, key, reply.round, tasks)
-        ledger.charge(Sent.of(session.run, reply.round, noise, sent, "scores"), budget)
-        return metrics
-
     def _session(self, invitation: Invitation) -> _Session:
         session = self._current
         if session is None or session.run != invitation.run or session.stamp != _stamp(session.folder):
@@ -190,7 +175,9 @@ class Site:
         folder = private_folder(self.config.state / f"{experiment.name}-{invitation.run}" / spec.name)
         data = open_data(experiment)
         shards = assign_shards(experiment, data)
-        slot = DeviceSlot(self._device(), step_kind(experiment, data, shards))
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        device = torch.device(automatic if self.config.device == "auto" else self.config.device)
+        slot = DeviceSlot(device, step_kind(experiment, data, shards))
         client = build_client(experiment, spec, data[spec.data], shards[spec.name], slot)
         session = _Session(invitation.run, experiment, client, folder, -1, _stamp(folder))
         if session.stamp:
@@ -198,11 +185,6 @@ class Site:
             client.restore(state)
             session.round = int(state.values["round"])
         return session
-
-    def _device(self) -> torch.device:
-        if self.config.device != "auto":
-            return torch.device(self.config.device)
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:
@@ -224,10 +206,8 @@ def add_noise(
     """
     main = {task: next(name for name in tasks[task].metrics if name in scores) for task, scores in metrics.items()}
     ranges = {task: tasks[task].empty_metrics[name].largest for task, name in main.items()}
-    shares = {Slot("head", task): _share(metrics[task][name] / ranges[task]) for task, name in main.items()}
+    values = {task: metrics[task][name] / ranges[task] for task, name in main.items()}
+    within = {task: min(max(value, 0.0), 1.0) if isfinite(value) else 0.0 for task, value in values.items()}
+    shares = {Slot("head", task): torch.tensor([value], dtype=torch.float64) for task, value in within.items()}
     sent = privatise(shares, Privacy(clip=sqrt(len(shares)), noise=noise), key, round)
     return {task: {name: float(sent[Slot("head", task)]) * ranges[task]} for task, name in main.items()}, sent
-
-
-def _share(value: float) -> Tensor:
-    return torch.tensor([min(max(value, 0.0), 1.0) if isfinite(value) else 0.0], dtype=torch.float64)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from filelock import FileLock
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from torch import Tensor
 
 from fedhca2.clients import Privacy
@@ -18,7 +18,7 @@ from fedhca2.config import Config
 from fedhca2.data.config import path_settings
 from fedhca2.data.own import settings_class
 from fedhca2.errors import UserError, list_faults
-from fedhca2.imports import is_import_path, resolve_path
+from fedhca2.imports import folders, is_import_path, resolve_path
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
 from fedhca2.strict_yaml import YamlError, read_yaml
@@ -27,6 +27,12 @@ from fedhca2.whole_files import write_whole
 
 SPENT = "the privacy budget is spent"
 Kind = Literal["update", "scores"]
+# Relative to the site's file.
+OwnPath = Annotated[Path, AfterValidator(lambda path, info: Path(*folders(info)) / path)]
+OwnTask = Annotated[DeclaredTask, AfterValidator(lambda task, info: task.resolve_path(folders(info)))]
+OwnName = Annotated[
+    str, AfterValidator(lambda name, info: resolve_path(name, folders(info)) if is_import_path(name) else name)
+]
 
 
 class SiteScores(Config):
@@ -95,12 +101,12 @@ class SiteConfig(Config):
 
     client: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="its name in the experiment")
     tasks: tuple[str, ...] = Field(min_length=1, description="the tasks it has labels for")
-    state: Path = Field(description="folder for its models and its state between rounds")
+    state: OwnPath = Field(description="folder for its models and its state between rounds")
     data: dict[str, Any] = Field(
         {}, description="its data set: mainly root, partition to use only some of the images, or a kind of its own"
     )
-    own_tasks: dict[str, DeclaredTask] = Field({}, description="its own code of tasks that are not built in, by name")
-    methods: tuple[str, ...] = Field(
+    own_tasks: dict[str, OwnTask] = Field({}, description="its own code of tasks that are not built in, by name")
+    methods: tuple[OwnName, ...] = Field(
         tuple(METHODS),
         description="methods it takes part in; one from a file or another package, as file.py:NAME or module:NAME, "
         "runs that code",
@@ -108,12 +114,12 @@ class SiteConfig(Config):
     share: tuple[Literal["encoder", "decoder", "head"], ...] = Field(
         ("encoder", "decoder"), description="parts of its model that may leave the site"
     )
-    encoders: tuple[str, ...] = Field(
+    encoders: tuple[OwnName, ...] = Field(
         ENCODERS,
         description="encoders it may build, by timm's names; classes for models from a file or another package, as "
         "file.py:NAME or module:NAME, run that code",
     )
-    weights: Literal["timm"] | Path | None = Field(
+    weights: Literal["timm"] | OwnPath | None = Field(
         None, description="the encoder's initial weights: a file, or timm's own if they are on this machine"
     )
     scores: SiteScores | None = Field(
@@ -127,7 +133,7 @@ class SiteConfig(Config):
     sums: SiteSums = Field(SiteSums(), description="which sums of secure aggregation it helps with")
     limits: SiteLimits = Field(SiteLimits(), description="the most work and memory that a server may ask for")
     device: str = Field("auto", description="cuda, cpu, …; auto: a GPU if there is one")
-    turns: Path | None = Field(
+    turns: OwnPath | None = Field(
         None, description="a folder that it shares with other sites on its machine: no more work at a time than cores"
     )
     threads: int | None = Field(
@@ -138,6 +144,16 @@ class SiteConfig(Config):
     @classmethod
     def _scores_in_a_word(cls, scores: Any) -> Any:
         return {"send": scores} if isinstance(scores, str) else scores
+
+    @field_validator("data")
+    @classmethod
+    def _locate_data(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        paths = {"root", *["test"] * isinstance(data.get("test"), str)}
+        if is_import_path(kind := str(data.get("kind", ""))):
+            data = {**data, "kind": resolve_path(kind, folders(info))}
+            paths |= path_settings(settings_class(data["kind"]))
+        folder = Path(*folders(info))
+        return {key: str(folder / value) if key in paths and value else value for key, value in data.items()}
 
     @model_validator(mode="after")
     def _no_exact_scores_within_a_budget(self) -> "SiteConfig":
@@ -163,47 +179,16 @@ class SiteConfig(Config):
         if not isinstance(values, dict):
             raise UserError(path, f"expected a mapping of keys to values, got {values!r:.200}")
         try:
-            site = cls.model_validate(values)
+            site = cls.model_validate(values, context={"folders": [path.resolve().parent]})
         except ValidationError as error:
             raise UserError.of(fault.within(path) for fault in list_faults(error)) from None
-        return site._resolve_paths(path.resolve())
-
-    def _resolve_paths(self, file: Path) -> "SiteConfig":
-        """The same settings with paths relative to their file made absolute; makes the folder of `turns`."""
-        folder = file.parent
-
-        def locate(names: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(resolve_path(name, [folder]) if is_import_path(name) else name for name in names)
-
-        changes = {
-            "state": folder / self.state,
-            "data": _locate_data(self.data, folder),
-            "own_tasks": {name: task.resolve_path([folder]) for name, task in self.own_tasks.items()},
-            "encoders": locate(self.encoders),
-            "methods": locate(self.methods),
-            "weights": folder / self.weights if isinstance(self.weights, Path) else self.weights,
-            "turns": folder / self.turns if self.turns else None,
-        }
-        if self.turns:
+        if site.turns:
             try:
-                (folder / self.turns).mkdir(parents=True, exist_ok=True)
+                site.turns.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                fault = f"expected a folder, got {error.strerror}: {folder / self.turns}"
-                raise UserError(f"{file}: turns", fault) from None
-        return self.model_copy(update=changes)
-
-
-def _locate_data(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The settings of a data set with paths relative to this folder made absolute."""
-    paths = {"root", *["test"] * isinstance(data.get("test"), str)}
-    kind = str(data.get("kind", ""))
-    if is_import_path(kind):
-        data = {**data, "kind": resolve_path(kind, [folder])}
-        try:
-            paths |= path_settings(settings_class(data["kind"]))
-        except ValueError as error:
-            raise UserError("data.kind", str(error)) from None
-    return {key: str(folder / value) if key in paths and value else value for key, value in data.items()}
+                fault = f"expected a folder, got {error.strerror}: {site.turns}"
+                raise UserError(f"{path.resolve()}: turns", fault) from None
+        return site
 
 
 class Sent(Config):

@@ -38,9 +38,6 @@ log = logging.getLogger("fedhca2.server")
 class RunEndedError(RuntimeError):
     """The SuperLink ended an active run: it was stopped, its clock jumped, or the computer slept."""
 
-    def __init__(self) -> None:
-        super().__init__("the SuperLink has ended this Flower run")
-
 
 class LinkLostError(UserError):
     """The SuperLink does not answer, or the federation has lost another process for good: it is no site's fault."""
@@ -131,15 +128,33 @@ class SuperLink:
 
         Requests raise LinkLostError once the SuperLink has not answered for a minute, or for the seconds of a round.
         """
-        app = _own_app()
+        with tempfile.TemporaryDirectory() as folder:
+            write_app(Path(folder), token_hex(16))  # no other run has the same, so its hash identifies its task
+            content = internals.build_fab_from_disk(Path(folder))
+        app = Fab(sha256(content).hexdigest(), content, {})
         with self._control() as control:
             control.StartRun(control_pb2.StartRunRequest(fab=internals.fab_to_proto(app)))
         with self._runtime() as runtime:
             token = acquire(runtime, app.hash_str)
         grid = internals.HttpGrid(self.address, root_certificates=(self.keys / "ca.crt").read_bytes(), token=token)
         internals.take_over_requests(grid, _Persistent(self, min(60.0, deadline or 60.0)))
-        with self._runtime(token) as runtime, _task(runtime, grid):
-            yield grid
+        with self._runtime(token) as runtime:
+            pulled = runtime.PullTaskInput(runtime_pb2.PullTaskInputRequest())
+            identity = internals.TaskIdentity
+            identity.task_id, identity.run_id = pulled.task_id, pulled.run.run_id
+            identity.node_id = pulled.context.node_id
+            grid.set_run(internals.run_from_proto(pulled.run))
+            output = runtime_pb2.PushTaskOutputRequest(sub_status=SubStatus.FAILED, details="interrupted")
+            try:
+                with heartbeats(runtime):
+                    yield grid
+                output = runtime_pb2.PushTaskOutputRequest(sub_status=SubStatus.COMPLETED)
+            finally:
+                pulled.context.ClearField("state")
+                output.context.CopyFrom(pulled.context)
+                with suppress(httpx.HTTPError):
+                    runtime.PushTaskOutput(output)
+                grid.close()
 
     def raise_lost(self, error: httpx.TransportError) -> None:
         """Raise LinkLostError for an error of the network."""
@@ -212,7 +227,7 @@ class _Persistent(OperatorInterceptor):
                     self._link.raise_lost(error)
             else:
                 if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-                    raise RunEndedError
+                    raise RunEndedError("the SuperLink has ended this Flower run")
                 if response.status_code < 502 or time.monotonic() >= end:  # 502 to 504: it is too busy to answer
                     return response
             time.sleep(0.5)
@@ -274,32 +289,3 @@ def heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
         yield
     finally:
         sender.stop()
-
-
-def _own_app() -> Fab:
-    """The Flower app of one run. No other run has the same, so its hash identifies the task to carry it out."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_app(Path(folder), token_hex(16))
-        content = internals.build_fab_from_disk(Path(folder))
-    return Fab(sha256(content).hexdigest(), content, {})
-
-
-@contextmanager
-def _task(client: RuntimeHttpClient, grid: "internals.HttpGrid") -> Iterator[None]:
-    """Tell the SuperLink that the task has started, and how it ended."""
-    pulled = client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
-    identity = internals.TaskIdentity
-    identity.task_id, identity.run_id, identity.node_id = pulled.task_id, pulled.run.run_id, pulled.context.node_id
-    grid.set_run(internals.run_from_proto(pulled.run))
-    status, details = SubStatus.FAILED, "interrupted"
-    try:
-        with heartbeats(client):
-            yield
-        status, details = SubStatus.COMPLETED, ""
-    finally:
-        pulled.context.ClearField("state")
-        with suppress(httpx.HTTPError):
-            client.PushTaskOutput(
-                runtime_pb2.PushTaskOutputRequest(context=pulled.context, sub_status=status, details=details)
-            )
-        grid.close()

@@ -57,6 +57,7 @@ from fedhca2.words import counted
 
 # What the server learns of each kind of error. Messages of errors name files, columns and values, and stay in the log.
 SENTENCES: Mapping[type[Exception], str] = {
+    RefusalError: "this site does not allow it",  # with the settings that refuse
     UserError: "the experiment does not fit the settings or data of this site",
     RoundIsOverError: "the round is over at this site",
     MalformedMessageError: "the message cannot be read",
@@ -65,6 +66,7 @@ SENTENCES: Mapping[type[Exception], str] = {
     MemoryError: "this site has too little memory",
     torch.OutOfMemoryError: "this site has too little memory",
     OSError: "this site cannot read or write a file",
+    Exception: "an unexpected error at this site",
 }
 log = logging.getLogger("fedhca2.site")
 
@@ -90,7 +92,16 @@ def work(config: SiteConfig, superlink: str, keys: Path) -> None:
             listening, address = listen("127.0.0.1:0", "SuperNode")
             ports.add(listening.getsockname()[1])
             with listening:
-                node = start(_supernode(superlink, keys, address), Path(home) / "flwr", listening=listening)
+                command = [
+                    *("python", "-m", "fedhca2.federation.flower.deploy.processes", "supernode"),
+                    *("--superlink", superlink),
+                    *("--root-certificates", str(keys / "ca.crt")),
+                    *("--auth-supernode-private-key", str(keys / "node.key")),
+                    *("--isolation", "process"),
+                    *("--host", "127.0.0.1", "--port", address.rpartition(":")[2]),
+                    *("--superexec-auth-secret-file", str(keys / "secret")),
+                ]
+                node = start(command, Path(home) / "flwr", listening=listening)
             try:
                 _serve(site, lock, node, address, keys / "secret")
             finally:
@@ -100,20 +111,6 @@ def work(config: SiteConfig, superlink: str, keys: Path) -> None:
             why = "did not take a reply" if ended is None else f"ended with code {ended}"
             log.warning("the SuperNode %s; starting it again in 5 s", why)
             time.sleep(5)
-
-
-def _supernode(superlink: str, keys: Path, address: str) -> list[str]:
-    """The command of a SuperNode that listens at an address."""
-    host, port = host_and_port(address, "SuperNode")
-    return [
-        *("python", "-m", "fedhca2.federation.flower.deploy.processes", "supernode"),
-        *("--superlink", superlink),
-        *("--root-certificates", str(keys / "ca.crt")),
-        *("--auth-supernode-private-key", str(keys / "node.key")),
-        *("--isolation", "process"),
-        *("--host", host, "--port", str(port)),
-        *("--superexec-auth-secret-file", str(keys / "secret")),
-    ]
 
 
 def _serve(site: Site, lock: threading.Lock, node: "subprocess.Popen[bytes]", address: str, secret: Path) -> None:
@@ -198,7 +195,9 @@ def answer(find_site: Callable[[], Site], message: Message) -> Message:
         expected = isinstance(error, UserError | RoundIsOverError)
         why = "; ".join(map(plain, str(error).splitlines()))
         log.error("cannot take part: %s", why, exc_info=None if expected else error)
-        return Message(pack({CANNOT: public_reason(error)}), reply_to=message)
+        keys = f" ({', '.join(error.keys)} in site.yaml)" if isinstance(error, RefusalError) and error.keys else ""
+        told = next(sentence for kind, sentence in SENTENCES.items() if isinstance(error, kind))
+        return Message(pack({CANNOT: f"{told}{keys}; its log says more"}), reply_to=message)
 
 
 def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
@@ -220,19 +219,6 @@ def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
     return Message(encode_reply(reply, wire, keys=site.keys(invitation, order)), reply_to=message)
 
 
-def public_reason(error: Exception) -> str:
-    """What the server learns of an error: a fixed sentence, and which settings of the site refuse something.
-
-    >>> public_reason(FileNotFoundError("/data/ward 7/Anna Smith, 1962.png"))
-    'this site cannot read or write a file; its log says more'
-    """
-    if isinstance(error, RefusalError):
-        keys = f" ({', '.join(error.keys)} in site.yaml)" if error.keys else ""
-        return f"this site does not allow it{keys}; its log says more"
-    kinds = (sentence for kind, sentence in SENTENCES.items() if isinstance(error, kind))
-    return f"{next(kinds, 'an unexpected error at this site')}; its log says more"
-
-
 def make_app(site: Site | None = None, files: Sequence[Path] = ()) -> ClientApp:
     """A ClientApp that answers as a site.
 
@@ -244,28 +230,29 @@ def make_app(site: Site | None = None, files: Sequence[Path] = ()) -> ClientApp:
     @app.query()
     @app.train()
     def handle(message: Message, context: Context) -> Message:
-        return answer(lambda: site or open_site(_site_file(context, files)), message)
+        config = context.node_config
+
+        def find() -> Site:
+            if site:
+                return site
+            if files and "partition-id" in config:
+                return open_site(files[int(config["partition-id"])])
+            if "site" not in config:
+                raise UserError("--node-config", f'expected site="FILE.yaml", got {[*config]}')
+            return open_site(Path(str(config["site"])))
+
+        return answer(find, message)
 
     return app
-
-
-def _site_file(context: Context, files: Sequence[Path]) -> Path:
-    if files and "partition-id" in context.node_config:
-        return files[int(context.node_config["partition-id"])]
-    if "site" not in context.node_config:
-        raise UserError("--node-config", f'expected site="FILE.yaml", got {[*context.node_config]}')
-    return Path(str(context.node_config["site"]))
 
 
 class _LogWatcher(Watcher):
     """Logs a line for every round."""
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
-        """Log what will be trained."""
         log.info("%s: %d clients, %d rounds", experiment.method_name, len(shards), experiment.rounds)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """Log how long a round took, and who was left out."""
         away = "".join(f"; without {client}: {why}" for client, why in record.refused.items())
         log.info("round %d took %.1f s%s", round + 1, seconds, away)
 
