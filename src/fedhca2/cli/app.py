@@ -42,11 +42,10 @@ class Described(TyperCommand):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        flag: dict[str, Any] = {"is_flag": True, "default": False, "expose_value": False}
+        flag["callback"] = lambda context, _, requested: context.meta.update(traceback=requested)
         help = "Print Python's traceback before the error line, to debug your own code."
-        option = TyperOption(
-            param_decls=["--traceback"], is_flag=True, default=False, expose_value=False, callback=_set_flag, help=help
-        )
-        self.params.append(option)
+        self.params.append(TyperOption(param_decls=["--traceback"], help=help, **flag))
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Give the arguments the help of their declarations again, and write the help."""
@@ -123,10 +122,6 @@ def report_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
-
-
-def _set_flag(ctx: Context, _: Any, requested: bool) -> None:
-    ctx.meta["traceback"] = requested
 
 
 def _print_traceback(error: BaseException) -> None:

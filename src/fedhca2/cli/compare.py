@@ -189,17 +189,12 @@ def _variants(
                 loaded = lazy.experiment.Experiment.load(config, [*overrides, *changes])
                 planned[name] = loaded if method == own else loaded.with_method(method)
             curves.setdefault(method, {})[" ".join(shown for _, shown, _ in chosen)] = name
-    _check_kinds(planned)
-    return planned, curves
-
-
-def _check_kinds(planned: Mapping[str, "Experiment"]) -> None:
-    """Raise UserError unless variants have the same clients, or other numbers of the same kinds of clients."""
     (first_name, first), *others = planned.items()
-    for name, other in others:
+    for name, other in others:  # may have other numbers of the same kinds of clients
         renamed = len(other.kinds) == len(first.kinds) and other.kinds != first.kinds
         if renamed or set(other.kinds.values()) != set(first.kinds.values()):
             raise UserError(f"--over {name}", f"expected the clients and tasks of {first_name}, got others")
+    return planned, curves
 
 
 def _concerns(key: str, method: str, experiment: "Experiment") -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated
 from click import Context
 from typer import Argument, Option
 
-from fedhca2.configs import built_in_names, method_names, setting_keys
+from fedhca2.configs import built_in_names, read_schema, setting_keys
 from fedhca2.run_folder.folder import CONFIG, MODELS
 
 
@@ -42,7 +42,8 @@ def complete_clients(ctx: Context, incomplete: str) -> list[str]:
 def complete_methods(incomplete: str) -> Iterator[str]:
     """Methods, also as the last of several with commas between them."""
     before, comma, last = incomplete.rpartition(",")
-    return (f"{before}{comma}{name}" for name in method_names() if name.startswith(last))
+    names = read_schema()["properties"]["methods"]["properties"]
+    return (f"{before}{comma}{name}" for name in names if name.startswith(last))
 
 
 def complete_trackers(incomplete: str) -> Iterator[str]:

@@ -74,11 +74,6 @@ def read_schema() -> Schema:
     return schema
 
 
-def method_names() -> list[str]:
-    """The built-in methods."""
-    return list(read_schema()["properties"]["methods"]["properties"])
-
-
 @dataclass(frozen=True)
 class Setting:
     """One setting of a group.
