@@ -13,11 +13,6 @@ from fedhca2.cli.app import print_anywhere, report_errors
 from fedhca2.version import __version__
 
 
-def test_the_command_line_starts_without_torch():
-    code = "import sys, fedhca2.cli; sys.exit('torch' in sys.modules or 'pydantic' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_without_flower_its_commands_say_what_to_install():
     code = "import sys; sys.modules['flwr'] = sys.modules['httpx'] = None; from fedhca2.cli import app; app()"
     command = [sys.executable, "-c", code, "flower", "keys", "keys", "--sites", "home"]

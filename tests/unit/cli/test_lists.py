@@ -30,23 +30,18 @@ def states(folder):
     return {Path(run["folder"]).name: run["state"] for run in as_json("runs", folder)}
 
 
-def test_every_run_has_a_state(folder):
+def test_every_run_has_a_state_of_which_a_lock_tells_that_it_is_running(folder):
     names = ("a-finished", "interrupted", "failed", "unreadable")
     assert states(folder) == {name: name.removeprefix("a-") for name in names}
-
-
-def test_the_lock_tells_that_a_run_is_running(folder):
+    assert [run["state"] for run in as_json("watch", folder / "a-finished", "--once")] == ["finished"]
     lock = lock_folder(folder / "deep" / "er" / "interrupted")
     assert states(folder)["interrupted"] == "running"
     lock.release()
 
 
-def test_a_list_has_method_rounds_and_gain(folder):
+def test_a_list_has_method_rounds_and_gain_and_the_table_a_row_for_each_run(folder):
     run = next(run for run in as_json("runs", folder) if run["folder"].endswith("a-finished"))
     assert (run["method"], run["round"], run["rounds"], run["delta_m"]) == ("fedhca2", 3, 3, pytest.approx(10.0))
-
-
-def test_the_table_has_a_row_for_each_run(folder):
     table = printed("runs", folder)
     assert all(state in table for state in ("finished", "interrupted", "failed", "unreadable", "+10.0%"))
 
@@ -83,10 +78,6 @@ def test_no_runs_are_no_error_but_a_folder_that_is_not_there_is_one_line(tmp_pat
 )
 def test_lists_are_json(words):
     assert all(isinstance(entry, dict) for entry in as_json(*words))
-
-
-def test_a_run_that_is_watched_is_json(folder):
-    assert [run["state"] for run in as_json("watch", folder / "a-finished", "--once")] == ["finished"]
 
 
 def page(*words):
@@ -132,22 +123,15 @@ def test_settings_have_a_meaning_and_are_found_by_words():
     assert [setting["key"] for setting in matches] == ["training.schedule.warmup_epochs"]
 
 
-def test_every_setting_of_an_experiment_has_its_value():
+def test_every_setting_of_an_experiment_has_its_value_also_those_that_a_run_writes_down():
     changed = as_json("config", "show", "demo", "--set", "method.c=0.3", "--set", "clients.0.epochs=4")
     values = {setting["key"]: (setting["value"], setting["default"]) for setting in changed}
     assert values["method.encoder.c"] == ("0.3", "0.4")
     assert values["clients.0.epochs"] == ("4", "null")
     assert values["data.indoor.train"] == ("120", "200")
     assert values["training.learning_rate"] == ("0.002", "0.0001")
-
-
-def test_the_settings_of_an_experiment_are_what_a_run_writes_down():
     written = dict(flatten(Experiment.load("demo").to_dict(), lists=True)).keys()
-    shown = {setting["key"] for setting in as_json("config", "show", "demo")}
-    assert sorted(key for key in written - {"method.name"} if key not in shown) == []
-
-
-def test_settings_of_nothing_cannot_be_changed():
+    assert sorted(written - {"method.name"} - values.keys()) == []
     assert refused("config", "show", "--set", "rounds=3") == "error: --set: expected an experiment, got none\n"
 
 
