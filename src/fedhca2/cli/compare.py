@@ -39,11 +39,10 @@ def compare(
     config: options.ExperimentName = "demo",
     methods: Annotated[
         list[str] | None,
-        Option(
+        options.Methods(
             help="Comma-separated methods, or `all`. Each runs with its default settings, or with those under "
             "`methods` in the experiment.",
             show_default="fedavg,fedhca2",
-            autocompletion=options.complete_methods,
         ),
     ] = None,
     seeds: Annotated[int, Option(min=1, help="Seeds per method, counted up from the experiment's seed.")] = 1,
@@ -81,9 +80,9 @@ def sweep(
     ],
     methods: Annotated[
         list[str] | None,
-        options.Unset(
+        options.Methods(
             help="Comma-separated further methods, each a curve; a method without the setting is a horizontal line.",
-            autocompletion=options.complete_methods,
+            show_default="none",
         ),
     ] = None,
     metric: Annotated[

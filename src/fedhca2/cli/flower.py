@@ -126,10 +126,9 @@ def _exit_code(stopped: BaseException) -> int:
 def serve(
     config: Annotated[
         str,
-        Argument(
+        options.Experiment(
             metavar="EXPERIMENT_OR_RUN",
             help="Path of a YAML file, a built-in experiment, or the folder of a run to resume.",
-            autocompletion=options.complete_experiments,
         ),
     ],
     keys: Keys,

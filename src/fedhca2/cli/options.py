@@ -68,7 +68,8 @@ def _list_entries(incomplete: str) -> list[Path]:
 
 Out, Unset = partial(Option, "--out", "-o"), partial(Option, show_default="none")
 RunFolder = partial(Argument, autocompletion=complete_runs)
-Client = partial(Option, autocompletion=complete_clients)
+Client, Methods = partial(Option, autocompletion=complete_clients), partial(Option, autocompletion=complete_methods)
+Experiment = partial(Argument, autocompletion=complete_experiments)
 Json = Annotated[bool, Option("--json", help="Print machine-readable JSON to stdout; messages go to stderr.")]
 AllowCode = Annotated[
     list[str] | None,
@@ -79,11 +80,7 @@ AllowCode = Annotated[
 ]
 ExperimentName = Annotated[
     str,
-    Argument(
-        metavar="EXPERIMENT",
-        help="Path of a YAML file, or a built-in experiment (see `fedhca2 experiments`).",
-        autocompletion=complete_experiments,
-    ),
+    Experiment(metavar="EXPERIMENT", help="Path of a YAML file, or a built-in experiment (see `fedhca2 experiments`)."),
 ]
 Overrides = Annotated[
     list[str] | None,

@@ -149,10 +149,8 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Argument(help="S
 def show(
     experiment: Annotated[
         str | None,
-        Argument(
-            help="Experiment whose values to show: a YAML file or a built-in experiment.",
-            show_default="none",
-            autocompletion=options.complete_experiments,
+        options.Experiment(
+            help="Experiment whose values to show: a YAML file or a built-in experiment.", show_default="none"
         ),
     ] = None,
     overrides: options.Overrides = None,
