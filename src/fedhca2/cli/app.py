@@ -1,4 +1,4 @@
-"""The command itself: how it loads and reports errors, and the options and completion that several commands share."""
+"""The command itself: how its commands and groups are added, how it reports errors, and how it prints."""
 
 import codecs
 import io
