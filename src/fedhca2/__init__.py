@@ -42,29 +42,25 @@ __all__ = [
     "run",
 ]
 
-# Each name is imported on first use, so that `import fedhca2` alone is fast.
 _HOMES = {
-    "METHODS": "methods",
-    "TASKS": "tasks",
-    "Experiment": "experiment",
-    "Method": "methods",
-    "Records": "records",
-    "Result": "run_folder.result",
-    "Run": "runs",
-    "Task": "tasks",
-    "Trained": "deployment",
-    "UserError": "errors",
-    "compare": "runs",
-    "leaderboard": "reports.comparison",
-    "resume": "runs",
-    "run": "runs",
+    "deployment": ("Trained",),
+    "errors": ("UserError",),
+    "experiment": ("Experiment",),
+    "methods": ("METHODS", "Method"),
+    "records": ("Records",),
+    "reports.comparison": ("leaderboard",),
+    "run_folder.result": ("Result",),
+    "runs": ("Run", "compare", "resume", "run"),
+    "tasks": ("TASKS", "Task"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'fedhca2' has no attribute {name!r}")
-    return getattr(import_module(f"fedhca2.{_HOMES[name]}"), name)
+    """Import a public name on first use, so that `import fedhca2` alone is fast."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"fedhca2.{module}"), name)
+    raise AttributeError(f"module 'fedhca2' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

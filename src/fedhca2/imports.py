@@ -82,7 +82,12 @@ def load(path: str, expected: str, fits: Callable[[Any], bool]) -> Any:
         raise ValueError(f"expected {FORMS}, got {path!r}")
     _require_allowed(path)
     if is_live(path):
-        return _live(path, expected, fits)
+        live = find(path)
+        if live is None:
+            raise ValueError(f"expected {FORMS}, got {path!r}, {GONE}")
+        if not fits(live.value):
+            raise ValueError(f"{path}: expected {expected}, got {type(live.value).__name__}")
+        return live.value
     try:
         module = _import(source)
     except Exception as error:  # a module may raise anything
@@ -95,15 +100,6 @@ def load(path: str, expected: str, fits: Callable[[Any], bool]) -> Any:
         got = "nothing of that name" if named is None else type(named).__name__
         raise ValueError(f"{attribute}: expected {expected}, got {got}. {listed}")
     return named
-
-
-def _live(path: str, expected: str, fits: Callable[[Any], bool]) -> Any:
-    live = find(path)
-    if live is None:
-        raise ValueError(f"expected {FORMS}, got {path!r}, {GONE}")
-    if not fits(live.value):
-        raise ValueError(f"{path}: expected {expected}, got {type(live.value).__name__}")
-    return live.value
 
 
 def _import(source: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""The command itself: how it loads and reports errors, and the options and completion that several commands share."""
+"""The command itself: how its commands and groups are added, how it reports errors, and how it prints."""
 
 import codecs
 import io
@@ -8,31 +8,23 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
-from importlib import import_module
+from functools import wraps
 from inspect import unwrap
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 from click import Context, HelpFormatter, get_current_context
 from rich.console import Console
-from typer import Argument, Option
+from typer import Option
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import ArgumentInfo
 
-from fedhca2.configs import built_in_names, method_names, setting_keys
+from fedhca2.cli import lazy
 from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
-from fedhca2.run_folder.folder import CONFIG, MODELS
 from fedhca2.version import __version__
 
 warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\)")  # Pillow's warning before our error
-
-
-def new_group(help: str, **options: Any) -> typer.Typer:
-    """A group of commands."""
-    return typer.Typer(help=help, no_args_is_help=True, suggest_commands=False, **options)  # click suggests
 
 
 class InPanels(TyperGroup):
@@ -50,11 +42,10 @@ class Described(TyperCommand):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        flag: dict[str, Any] = {"is_flag": True, "default": False, "expose_value": False}
+        flag["callback"] = lambda context, _, requested: context.meta.update(traceback=requested)
         help = "Print Python's traceback before the error line, to debug your own code."
-        option = TyperOption(
-            param_decls=["--traceback"], is_flag=True, default=False, expose_value=False, callback=_set_flag, help=help
-        )
-        self.params.append(option)
+        self.params.append(TyperOption(param_decls=["--traceback"], help=help, **flag))
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Give the arguments the help of their declarations again, and write the help."""
@@ -66,37 +57,42 @@ class Described(TyperCommand):
         super().format_help(ctx, formatter)
 
 
-app = new_group(
-    "Federated multi-task learning for sites with different tasks.",
+app = typer.Typer(
     name="fedhca2",
+    help="Federated multi-task learning for sites with different tasks.",
     cls=InPanels,
     epilog="Try:\n\n  fedhca2 run demo\n\n  fedhca2 compare demo --methods fedavg,fedhca2 --seeds 3\n\n"
     "  fedhca2 run my.yaml --dry-run",
+    no_args_is_help=True,
+    suggest_commands=False,  # click suggests
     pretty_exceptions_enable=False,
     context_settings={"token_normalize_func": lambda name: "out" if name == "output" else name},  # its old name
 )
 
 
-def command(
-    group: typer.Typer, module: str, name: str | None = None, panel: str | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a command to a group, with the options of the decorated function.
+def new_group(name: str, panel: str, help: str) -> typer.Typer:
+    """Add a group of commands."""
+    group = typer.Typer(help=help, no_args_is_help=True, suggest_commands=False)
+    app.add_typer(group, name=name, rich_help_panel=panel)
+    return group
 
-    The function runs first. Then one of the same name in `fedhca2.cli.MODULE` gets the same options and does the work.
-    The module is imported only then, since it imports what takes seconds.
+
+def command(
+    group: typer.Typer, name: str | None = None, panel: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a function to a group as a command.
 
     :param name: the command's name, if it is not the function's.
     :param panel: the panel of the command in the help of its group.
     """
 
-    def add(options_of: Callable[..., None]) -> Callable[..., None]:
-        @wraps(options_of)
+    def add(work: Callable[..., None]) -> Callable[..., None]:
+        @wraps(work)
         def carry_out(**options: Any) -> None:
             with report_errors():
-                options_of(**options)
-                if trusted := options.pop("allow_code", None):
-                    import_module("fedhca2.imports").allow_code(trusted)
-                getattr(import_module(f"fedhca2.cli.{module}"), options_of.__name__)(**options)
+                if trusted := options.get("allow_code"):
+                    lazy.imports.allow_code(trusted)
+                work(**options)
 
         return group.command(name, cls=Described, rich_help_panel=panel)(carry_out)
 
@@ -126,10 +122,6 @@ def report_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
-
-
-def _set_flag(ctx: Context, _: Any, requested: bool) -> None:
-    ctx.meta["traceback"] = requested
 
 
 def _print_traceback(error: BaseException) -> None:
@@ -171,9 +163,7 @@ def open_console(**options: Any) -> Console:
 
 def print_json(values: Any) -> None:
     """Print plain data as strict JSON, in letters that every encoding has."""
-    from fedhca2.run_folder.files import to_json  # numpy would delay every Tab
-
-    typer.echo(to_json(values, indent=2))
+    typer.echo(lazy.files.to_json(values, indent=2))
 
 
 def _version(requested: bool) -> None:
@@ -187,84 +177,3 @@ def _options(
     version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """Federated multi-task learning for sites with different tasks."""
-
-
-def complete_experiments(incomplete: str) -> Iterator[str]:
-    """Built-in experiments, and YAML files."""
-    yield from (name for name in built_in_names() if name.startswith(incomplete))
-    for path in _list_entries(incomplete):
-        if path.is_dir() and incomplete:
-            yield f"{path}/"
-        elif path.suffix in (".yaml", ".yml"):
-            yield str(path)
-
-
-def complete_runs(incomplete: str) -> Iterator[str]:
-    """Folders of runs, at first those in runs/, and folders on the way there."""
-    for path in _list_entries(incomplete or ("runs/" if Path("runs").is_dir() else "")):
-        if (path / CONFIG).is_file():
-            yield str(path)
-        elif path.is_dir():
-            yield f"{path}/"
-
-
-def complete_clients(ctx: Context, incomplete: str) -> list[str]:
-    """The clients of the run that the line names, by their trained models."""
-    folders = [ctx.params.get("run"), *ctx.args]  # an option without a value ends the parsing of arguments
-    models = [path for folder in folders if folder for path in Path(folder, MODELS).glob("*.safetensors")]
-    return sorted(path.stem for path in models if path.stem.startswith(incomplete))
-
-
-def complete_methods(incomplete: str) -> Iterator[str]:
-    """Methods, also as the last of several with commas between them."""
-    before, comma, last = incomplete.rpartition(",")
-    return (f"{before}{comma}{name}" for name in method_names() if name.startswith(last))
-
-
-def complete_trackers(incomplete: str) -> Iterator[str]:
-    """Built-in trackers; a target follows."""
-    return (f"{name}=" for name in ("tensorboard", "mlflow", "wandb") if name.startswith(incomplete))
-
-
-def complete_settings(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Keys of settings with their meanings; a value follows."""
-    return ((f"{key}=", meaning) for key, meaning in setting_keys().items() if key.startswith(incomplete))
-
-
-def _list_entries(incomplete: str) -> list[Path]:
-    """The visible entries of a folder whose path begins with this."""
-    folder, start = os.path.split(incomplete)
-    try:
-        entries = sorted(Path(folder).iterdir())
-    except OSError:
-        return []
-    return [path for path in entries if path.name.startswith(start) and not path.name.startswith(".")]
-
-
-OutOption, UnsetOption = partial(Option, "--out", "-o"), partial(Option, show_default="none")
-Json = Annotated[bool, Option("--json", help="Print machine-readable JSON to stdout; messages go to stderr.")]
-AllowCode = Annotated[
-    list[str] | None,
-    UnsetOption(
-        metavar="FILE_OR_MODULE",
-        help="Trust code that the run's folder names and that has not run on this machine; repeatable.",
-    ),
-]
-ExperimentName = Annotated[
-    str,
-    Argument(
-        metavar="EXPERIMENT",
-        help="Path of a YAML file, or a built-in experiment (see `fedhca2 experiments`).",
-        autocompletion=complete_experiments,
-    ),
-]
-Overrides = Annotated[
-    list[str] | None,
-    UnsetOption(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a setting; repeatable. Example: `--set rounds=5`.",
-        autocompletion=complete_settings,
-    ),
-]
-RunOut = Annotated[Path | None, OutOption(help="Run folder.", show_default="runs/NAME-DATE")]

@@ -1,85 +1,120 @@
-"""`fedhca2 compare`, `sweep` and `report`: compare several runs."""
+"""`fedhca2 compare`, `sweep`, `report` and `leaderboard`: compare several runs."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from fedhca2.cli.app import open_console, print_json
+from fedhca2.cli import lazy, options
+from fedhca2.cli.app import app, command, open_console, print_json
 from fedhca2.cli.run import draw_page
 from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment
-from fedhca2.federation.comparison_runs import (
-    ComparisonRun,
-    complete_runs,
-    find_runs,
-    plan_runs,
-    plan_sweep,
-    sweep_rows,
-)
-from fedhca2.methods import METHODS, components_of, settings_of
-from fedhca2.reports.comparison import Comparison, group_names
-from fedhca2.reports.comparison import leaderboard as ranked
-from fedhca2.reports.drawings import RANKS_FILE, SWEEP_FILE, draw_sweep
-from fedhca2.reports.layouts import board_table, comparison_table, write_comparison
-from fedhca2.reports.page.write import write_page
-from fedhca2.reports.variants import FREE, variants
 from fedhca2.run_folder.folder import PAGE, comparison_folder, lock_folder, sweep_folder
-from fedhca2.run_folder.reader import RunFiles
-from fedhca2.runs import run_planned
 from fedhca2.strict_yaml import YamlError, parse_yaml
 from fedhca2.whole_files import ORDINARY, write_whole
 from fedhca2.words import counted
 
+if TYPE_CHECKING:
+    from fedhca2.experiment import Experiment
+    from fedhca2.federation.comparison_runs import ComparisonRun
+    from fedhca2.reports.comparison import Comparison
+    from fedhca2.run_folder.reader import RunFiles
 
+Jobs = Annotated[
+    str,
+    Option(
+        metavar="N|auto",
+        help="Parallel runs, each with its share of the cores; auto: one per GPU, or per core without a GPU.",
+    ),
+]
+Mps = Annotated[bool, Option("--mps", help="Let parallel runs share a GPU with NVIDIA's MPS, if installed.")]
+
+
+@command(app, panel="Compare")
 def compare(
-    config: str,
-    methods: list[str] | None,
-    seeds: int,
-    out: Path | None,
-    jobs: str,
-    mps: bool,
-    overrides: list[str] | None,
-    trivial: bool,
-    as_json: bool,
+    config: options.ExperimentName = "demo",
+    methods: Annotated[
+        list[str] | None,
+        options.Methods(
+            help="Comma-separated methods, or `all`. Each runs with its default settings, or with those under "
+            "`methods` in the experiment.",
+            show_default="fedavg,fedhca2",
+        ),
+    ] = None,
+    seeds: Annotated[int, Option(min=1, help="Seeds per method, counted up from the experiment's seed.")] = 1,
+    out: Annotated[Path | None, options.Out(help="Folder for all runs.", show_default="runs/compare-NAME")] = None,
+    jobs: Jobs = "1",
+    mps: Mps = False,
+    overrides: options.Overrides = None,
+    trivial: options.Trivial = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Compare methods on the same data, shards and initial values. Finished runs are not repeated."""
+    """Compare methods with the same data, splits and initial weights. Repeat the command to continue.
+
+    Example: `fedhca2 compare demo --methods fedper,fedhca2 --seeds 3`
+    """
     max_jobs = _parse_jobs(jobs)
-    experiment = Experiment.load(config, overrides or [])
+    experiment = lazy.experiment.Experiment.load(config, overrides or [])
     folder = out or comparison_folder(experiment.name)
     names = _method_names(methods or ["fedavg,fedhca2"])
     if not names:
         raise UserError("--methods", "expected at least one method, or 'all', got none")
-    _carry_out(plan_runs(experiment, names, seeds, folder), folder, max_jobs, mps, as_json, trivial=trivial)
+    planned = lazy.comparison_runs.plan_runs(experiment, names, seeds, folder)
+    _carry_out(planned, folder, max_jobs, mps, as_json, trivial=trivial)
 
 
+@command(app, panel="Compare")
 def sweep(
-    config: str,
-    over: list[str],
-    methods: list[str] | None,
-    metric: str | None,
-    seeds: int,
-    out: Path | None,
-    jobs: str,
-    mps: bool,
-    overrides: list[str] | None,
-    as_json: bool,
+    config: options.ExperimentName,
+    over: Annotated[
+        list[str],
+        Option(
+            metavar="KEY=V1,V2,…",
+            help="Setting to vary, and its values: method.c=0.2,0.4,0.6. copies=1,2,4 varies the clients per group. "
+            "Repeatable: all combinations are run.",
+        ),
+    ],
+    methods: Annotated[
+        list[str] | None,
+        options.Methods(
+            help="Comma-separated further methods, each a curve; a method without the setting is a horizontal line.",
+            show_default="none",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        Option(
+            metavar="TASK",
+            help="Task whose score to plot, such as semseg, or with its data set pascal:semseg.",
+            show_default="Δm",
+        ),
+    ] = None,
+    seeds: Annotated[int, Option(min=1, help="Seeds per value.")] = 1,
+    out: Annotated[Path | None, options.Out(help="Folder for all runs.", show_default="runs/sweep-NAME-KEY")] = None,
+    jobs: Jobs = "1",
+    mps: Mps = False,
+    overrides: options.Overrides = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Run an experiment with several values of settings, and draw Δm over them. Finished runs are not repeated."""
+    """Run an experiment for several values of a setting and plot Δm. Repeat the command to continue.
+
+    Example: `fedhca2 sweep demo --over method.c=0.2,0.4 --seeds 3`
+    """
     max_jobs = _parse_jobs(jobs)
     values = _swept_values(over)
     planned, curves = _variants(config, values, _method_names(methods or []), overrides or [])
     first = next(iter(planned.values()))
     measure = _measure(metric, first) if metric else None
     folder = out or sweep_folder(first.name, "-".join(values))
-    row_of = sweep_rows(planned, folder)
+    row_of = lazy.comparison_runs.sweep_rows(planned, folder)
 
-    def draw(runs: Sequence[RunFiles], table: Comparison) -> list[str]:
+    def draw(runs: Sequence["RunFiles"], table: "Comparison") -> list[str]:
         """Write the figure of the values of one setting that have finished; returns its name."""
-        label_of = {run.path.parent: label for label, same in variants(runs).items() for run in same}
+        label_of = {run.path.parent: label for label, same in lazy.variants.variants(runs).items() for run in same}
         labels = {
             method: {value: label_of[row_of[name]] for value, name in curve.items() if row_of[name] in label_of}
             for method, curve in curves.items()
@@ -87,23 +122,23 @@ def sweep(
         finished = {method: by_value for method, by_value in labels.items() if by_value}
         if len(values) > 1 or not finished:
             return []
-        svg = draw_sweep(next(iter(values)), finished, table, measure)
-        write_whole(folder / SWEEP_FILE, svg.encode(), ORDINARY)
-        return [SWEEP_FILE]
+        svg = lazy.drawings.draw_sweep(next(iter(values)), finished, table, measure)
+        write_whole(folder / lazy.drawings.SWEEP_FILE, svg.encode(), ORDINARY)
+        return [lazy.drawings.SWEEP_FILE]
 
-    _carry_out(plan_sweep(planned, seeds, folder), folder, max_jobs, mps, as_json, draw)
+    _carry_out(lazy.comparison_runs.plan_sweep(planned, seeds, folder), folder, max_jobs, mps, as_json, draw)
 
 
 def _method_names(methods: Sequence[str]) -> list[str]:
     """The methods of an option, which may be repeated."""
-    listed = ",".join(methods).split(",")
-    return [every for name in listed for every in (METHODS if name.strip() == "all" else [name.strip()]) if every]
+    listed = [name.strip() for name in ",".join(methods).split(",")]
+    return [each for name in listed if name for each in (lazy.methods.METHODS if name == "all" else [name])]
 
 
-def _measure(metric: str, experiment: Experiment) -> tuple[str, str]:
+def _measure(metric: str, experiment: "Experiment") -> tuple[str, str]:
     """The group of clients and the task that an option names; raises UserError unless it is exactly one."""
     tasks = {spec.name: spec.tasks for spec in experiment.specs}
-    groups = group_names(tasks, {spec.name: spec.data for spec in experiment.specs})
+    groups = lazy.comparison.group_names(tasks, {spec.name: spec.data for spec in experiment.specs})
     pairs = list(dict.fromkeys((groups[client], task) for client, own in tasks.items() for task in own))
     data, _, name = (part.strip() for part in metric.rpartition(":"))
     matches = [pair for pair in pairs if pair[1] == name and f"{pair[0]},".startswith(f"{data}," * bool(data))]
@@ -124,7 +159,7 @@ def _swept_values(over: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise UserError(where, f"the values are {error}") from None
         if not isinstance(values, list) or len(values) < 2:
             raise UserError(where, "expected KEY=V1,V2,… with two values or more, as in method.c=0.2,0.4")
-        if key.partition(".")[0] in (*FREE, "devices"):
+        if key.partition(".")[0] in (*lazy.variants.FREE, "devices"):
             hint = "--seeds runs several" if key == "seed" else "it does not change any result"
             raise UserError(where, f"expected another setting than {key!r}: {hint}")
         if key in swept:
@@ -137,46 +172,41 @@ def _swept_values(over: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def _variants(
     config: str, swept: Mapping[str, Mapping[str, Any]], methods: Sequence[str], overrides: Sequence[str]
-) -> tuple[dict[str, Experiment], dict[str, dict[str, str]]]:
+) -> tuple[dict[str, "Experiment"], dict[str, dict[str, str]]]:
     """The experiment for each combination of values and each method, by name, and its name by method and values.
 
     The experiment's own method comes first. Raises UserError if they cannot be compared.
     """
-    plain = Experiment.load(config, list(overrides))
-    own, planned, curves = plain.method_name, dict[str, Experiment](), dict[str, dict[str, str]]()
+    plain = lazy.experiment.Experiment.load(config, list(overrides))
+    own, planned, curves = plain.method_name, dict[str, "Experiment"](), dict[str, dict[str, str]]()
     for method in dict.fromkeys([own, *methods]):
         for chosen in product(*([(key, *pair) for pair in swept[key].items()] for key in swept)):
             steps = [step for step in chosen if method == own or _concerns(step[0], method, plain)]
             name = " ".join([*([method] if method != own else []), *(f"{key}={shown}" for key, shown, _ in steps)])
             if name not in planned:
                 changes = [change for key, _, value in steps for change in _changes(key, value, method, plain)]
-                loaded = Experiment.load(config, [*overrides, *changes])
+                loaded = lazy.experiment.Experiment.load(config, [*overrides, *changes])
                 planned[name] = loaded if method == own else loaded.with_method(method)
             curves.setdefault(method, {})[" ".join(shown for _, shown, _ in chosen)] = name
-    _check_kinds(planned)
-    return planned, curves
-
-
-def _check_kinds(planned: Mapping[str, Experiment]) -> None:
-    """Raise UserError unless variants have the same clients, or other numbers of the same kinds of clients."""
     (first_name, first), *others = planned.items()
-    for name, other in others:
+    for name, other in others:  # may have other numbers of the same kinds of clients
         renamed = len(other.kinds) == len(first.kinds) and other.kinds != first.kinds
         if renamed or set(other.kinds.values()) != set(first.kinds.values()):
             raise UserError(f"--over {name}", f"expected the clients and tasks of {first_name}, got others")
+    return planned, curves
 
 
-def _concerns(key: str, method: str, experiment: Experiment) -> bool:
+def _concerns(key: str, method: str, experiment: "Experiment") -> bool:
     """Whether a swept setting is one of another method too."""
     if not key.startswith("method."):
         return True
     other, name = experiment.with_method(method).resolved_method, key.removeprefix("method.")
     part, _, field = name.partition(".")
-    parts = components_of(other)
-    return name in settings_of(other) or (part in parts and field in type(parts[part]).model_fields)
+    parts = lazy.methods.components_of(other)
+    return name in lazy.methods.settings_of(other) or (part in parts and field in type(parts[part]).model_fields)
 
 
-def _changes(key: str, value: Any, method: str, experiment: Experiment) -> list[str]:
+def _changes(key: str, value: Any, method: str, experiment: "Experiment") -> list[str]:
     """A swept value as overrides: `copies` are those of every entry of `clients`."""
     if key == "copies":
         return [f"clients.{entry}.copies={json.dumps(value)}" for entry in range(len(experiment.clients))]
@@ -186,12 +216,12 @@ def _changes(key: str, value: Any, method: str, experiment: Experiment) -> list[
 
 
 def _carry_out(
-    planned: Sequence[ComparisonRun],
+    planned: Sequence["ComparisonRun"],
     folder: Path,
     max_jobs: int | None,
     mps: bool,
     as_json: bool,
-    draw: Callable[[Sequence[RunFiles], Comparison], list[str]] = lambda *_: [],
+    draw: Callable[[Sequence["RunFiles"], "Comparison"], list[str]] = lambda *_: [],
     *,
     trivial: bool = False,
 ) -> None:
@@ -202,15 +232,15 @@ def _carry_out(
     folder.mkdir(parents=True, exist_ok=True)
     lock = lock_folder(folder)
     try:
-        faults = run_planned(planned, max_jobs, console, mps=mps)
+        faults = lazy.runs.run_planned(planned, max_jobs, console, mps=mps)
     finally:
         lock.release()
-    runs = [RunFiles.open(run.folder) for run in complete_runs(planned)]
-    table = write_comparison(runs, folder, trivial=trivial) if runs else None
+    runs = [lazy.reader.RunFiles.open(run.folder) for run in lazy.comparison_runs.complete_runs(planned)]
+    table = lazy.layouts.write_comparison(runs, folder, trivial=trivial) if runs else None
     if table is not None:
-        console.print(comparison_table(table))
-        figures = [*([RANKS_FILE] if (folder / RANKS_FILE).exists() else []), *draw(runs, table)]
-        written = ", ".join(["table.md", "table.csv", "table.tex", *figures])
+        console.print(lazy.layouts.comparison_table(table))
+        ranks = [lazy.drawings.RANKS_FILE] if (folder / lazy.drawings.RANKS_FILE).exists() else []
+        written = ", ".join(["table.md", "table.csv", "table.tex", *ranks, *draw(runs, table)])
         console.print(f"{written} are in {folder}/", highlight=False, soft_wrap=True)
         draw_page(console, runs, folder)
     if as_json:
@@ -230,18 +260,32 @@ def _parse_jobs(jobs: str) -> int | None:
     return int(jobs)
 
 
-def report(runs: list[Path], out: Path | None) -> None:
-    """Write a report: one HTML file that needs no network."""
-    files = [RunFiles.open(folder) for run in runs for folder in find_runs(run) or [run]]
-    typer.echo(write_page(files, out or runs[0] / PAGE))
+@command(app, panel="Compare")
+def report(
+    runs: Annotated[list[Path], options.RunFolder(help="Folder of a run or of a comparison; several to compare runs.")],
+    out: Annotated[
+        Path | None, options.Out(help="HTML file to write.", show_default="report.html in the first folder")
+    ] = None,
+    allow_code: options.AllowCode = None,
+) -> None:
+    """Write a self-contained HTML report."""
+    folders = [folder for run in runs for folder in lazy.comparison_runs.find_runs(run) or [run]]
+    files = [lazy.reader.RunFiles.open(folder) for folder in folders]
+    typer.echo(lazy.write.write_page(files, out or runs[0] / PAGE))
 
 
-def leaderboard(folder: Path, as_json: bool, as_csv: bool) -> None:
-    """Rank the methods of every experiment by Δm, from all finished runs in a folder."""
-    board = ranked(folder)
+@command(app, panel="Compare")
+def leaderboard(
+    folder: options.RunsFolder = Path("runs"),
+    allow_code: options.AllowCode = None,
+    as_json: options.Json = False,
+    as_csv: Annotated[bool, Option("--csv", help="Print CSV, a row for each experiment and method.")] = False,
+) -> None:
+    """Rank the methods of every experiment by Δm over seeds, with the worst client, time and bytes."""
+    board, console = lazy.comparison.leaderboard(folder), open_console(highlight=False)
     if as_json:
         print_json(board)
     elif as_csv:
         typer.echo(board.to_csv(), nl=False)
     else:
-        open_console(highlight=False).print(board_table(board) if board else f"No finished runs in {folder}")
+        console.print(lazy.layouts.board_table(board) if board else f"No finished runs in {folder}")

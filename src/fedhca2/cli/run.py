@@ -1,98 +1,167 @@
-"""`fedhca2 run`, `resume`, `watch` and `runs`, and the commands that use a run's models."""
+"""`fedhca2 run`, `resume`, `watch`, `runs` and `new`: train, see how far runs are, and start a project."""
 
+import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Mapping
+from contextlib import nullcontext
+from importlib.resources import files
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
+from typer import Argument, Option
 
-from fedhca2.cli.app import open_console, print_json
-from fedhca2.deployment import Trained
-from fedhca2.deployment.export import Format
-from fedhca2.deployment.export import export as export_model
-from fedhca2.deployment.trained import evaluate as evaluate_run
-from fedhca2.deployment.trained import predict_files
+from fedhca2.cli import lazy, options
+from fedhca2.cli.app import app, command, open_console, print_json
 from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment
-from fedhca2.federation.comparison_runs import find_runs
-from fedhca2.federation.engine import check_in_process
-from fedhca2.federation.forecast import forecast
-from fedhca2.federation.run import check_new
-from fedhca2.records import Records
-from fedhca2.reports.console import PAUSE_S, ConsoleWatcher, LiveStatus, follow
-from fedhca2.reports.pictures import samples_panel, save_picture
-from fedhca2.reports.tables import conclusion, forecast_summary, result_table, runs_table
-from fedhca2.reports.tracking import Trackers
 from fedhca2.run_folder.folder import PAGE, default_folder, in_use
-from fedhca2.run_folder.listing import describe_run, list_runs
-from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import Watchers
-from fedhca2.run_folder.result import Result, Scored
-from fedhca2.run_folder.writer import write_evaluation
-from fedhca2.runs import EngineName, resume_function, run_function
+from fedhca2.whole_files import ORDINARY, write_whole
 from fedhca2.words import counted
 
+if TYPE_CHECKING:
+    from fedhca2.run_folder.reader import RunFiles
+    from fedhca2.run_folder.result import Result
 
+Track = Annotated[
+    list[str] | None,
+    options.Unset(
+        metavar="NAME=TARGET",
+        help="Log metrics to a tracker; repeatable: tensorboard=DIR, mlflow=DIR or URL, wandb=PROJECT, "
+        "FILE.py:CLASS=TARGET.",
+        autocompletion=options.complete_trackers,
+    ),
+]
+
+
+@command(app, panel="Run")
 def run(
-    config: str,
-    overrides: list[str] | None,
-    out: Path | None,
-    baseline: Path | None,
-    engine: EngineName,
-    track: list[str] | None,
-    dry_run: bool,
-    trivial: bool,
-    as_json: bool,
+    config: options.ExperimentName = "demo",
+    overrides: options.Overrides = None,
+    out: options.RunOut = None,
+    baseline: Annotated[
+        Path | None,
+        options.Unset(
+            help="Folder of a finished run of `local` to compare with.", autocompletion=options.complete_runs
+        ),
+    ] = None,
+    engine: Annotated[
+        Literal["in-process", "flower-local", "flower-ray"],
+        Option(help="How to run the clients: in this process, one Flower process each, or Flower's Ray simulation."),
+    ] = "in-process",
+    track: Track = None,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Validate only: print the resolved settings, clients, traffic and memory.")
+    ] = False,
+    allow_code: options.AllowCode = None,
+    trivial: options.Trivial = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Train a federation and print what each client gained."""
-    experiment = Experiment.load(config, overrides or [])
+    """Train a federation and print what each client gained.
+
+    Example: `fedhca2 run demo --set rounds=5 --out runs/first`
+    """
+    experiment = lazy.experiment.Experiment.load(config, overrides or [])
     folder, console = out or default_folder(experiment.name), open_console(stderr=as_json)
-    with Trackers(folder, track or []) as trackers:
-        if dry_run:
-            check_new(experiment, folder, baseline)
-            if engine == "in-process":
-                check_in_process(experiment)
-            _show_forecast(experiment, as_json)
+    with lazy.tracking.Trackers(folder, track or []) as trackers:
+        if not dry_run:
+            with lazy.console.ConsoleWatcher(console) as shown:
+                watcher = lazy.records.Watchers(trackers, shown)
+                result = lazy.runs.run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
+            conclude(console, result, folder, as_json, trivial=trivial)
             return
-        with ConsoleWatcher(console) as shown:
-            watcher = Watchers(trackers, shown)
-            result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
-        conclude(console, result, folder, as_json, trivial=trivial)
-
-
-def _show_forecast(experiment: Experiment, as_json: bool) -> None:
-    planned = forecast(experiment)
+        lazy.run.check_new(experiment, folder, baseline)
+        if engine == "in-process":
+            lazy.engine.check_in_process(experiment)
+        planned = lazy.forecast.forecast(experiment)
     if as_json:
         print_json({"config": experiment.to_dict(), **planned.to_dict()})
     else:
         typer.echo(experiment.to_yaml())
-        open_console(highlight=False).print(forecast_summary(experiment, planned))
+        open_console(highlight=False).print(lazy.tables.forecast_summary(experiment, planned))
 
 
-def resume(run: Path, overrides: list[str] | None, track: list[str] | None, as_json: bool) -> None:
+@command(app, panel="Run")
+def resume(
+    run: Annotated[Path, options.RunFolder(help="Folder of the run.")],
+    overrides: options.Overrides = None,
+    track: Track = None,
+    allow_code: options.AllowCode = None,
+    as_json: options.Json = False,
+) -> None:
     """Continue an interrupted run from its last checkpoint."""
     console = open_console(stderr=as_json)
-    with Trackers(run, track or []) as trackers:
-        with ConsoleWatcher(console) as shown:
-            result = resume_function(run)(run, watcher=Watchers(trackers, shown), overrides=overrides)
+    with lazy.tracking.Trackers(run, track or []) as trackers:
+        with lazy.console.ConsoleWatcher(console) as shown:
+            watcher = lazy.records.Watchers(trackers, shown)
+            result = lazy.runs.resume_function(run)(run, watcher=watcher, overrides=overrides)
         conclude(console, result, run, as_json)
 
 
-def conclude(console: Console, result: Result, folder: Path, as_json: bool = False, *, trivial: bool = False) -> None:
-    """Print the outcome of a run; the exit code is 3 if every client failed."""
-    from fedhca2.reports.figures.transfer import transfer_sentences  # plotly would delay the first batch
+@command(app, panel="Run")
+def watch(
+    run: Annotated[Path, options.RunFolder(help="Folder of a run or comparison, finished or not.")],
+    once: Annotated[bool, Option("--once", help="Show the current state and exit.")] = False,
+    track: Track = None,
+    allow_code: options.AllowCode = None,
+    as_json: options.Json = False,
+) -> None:
+    """Follow a run or comparison until it ends."""
+    console, begun = open_console(stderr=as_json), lazy.reader.RunFiles(run).begun
+    if not begun and lazy.comparison_runs.find_runs(run):
+        if track:
+            raise UserError(f"--track {track[0]}", f"expected the folder of one run, got a comparison: {run}")
+        finished = _watch_comparison(console, run, once)
+    else:
+        finished = _watch_run(console, lazy.reader.RunFiles.open(run), once, track)
+    if as_json:
+        print_json([listed.to_dict() for listed in lazy.listing.list_runs(run)])
+    if not finished and not once:
+        again = shlex.join(["fedhca2", "resume", str(run)]) if begun else "the same `fedhca2 compare`"
+        typer.echo(f"not finished, and no process is working on it; continue with: {again}", err=True)
+        raise typer.Exit(1)
 
-    files = RunFiles.open(folder)
-    console.print(result_table(result, files.task_set, files.kinds, trivial=trivial))
-    console.print(conclusion(result, files.task_set))
-    for sentence in transfer_sentences(files)[:1]:
+
+@command(app, panel="Run")
+def runs(
+    folder: options.RunsFolder = Path("runs"), allow_code: options.AllowCode = None, as_json: options.Json = False
+) -> None:
+    """List runs with their method, progress, Δm and state."""
+    runs = lazy.listing.list_runs(folder)
+    if as_json:
+        print_json([run.to_dict() for run in runs])
+    else:
+        open_console(highlight=False).print(lazy.tables.runs_table(runs, folder), soft_wrap=not runs)
+
+
+@command(app, panel="Run")
+def new(
+    folder: Annotated[Path, Argument(help="New folder to write to.")],
+    table: Annotated[bool, Option("--table", help="Use rows of measurements instead of images.")] = False,
+) -> None:
+    """Create a small project to start from: data, experiment and README."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(folder, "expected a new or empty folder, got one with files in it")
+    templates = files("fedhca2") / "cli" / "templates"
+    kind, name = "table" if table else "images", folder.resolve().name
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._") or "project"  # as experiments may be called
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted((templates / kind).iterdir(), key=lambda file: file.name):
+        text = file.read_text("utf-8").replace('"NAME"', f'"{plain}"').replace("NAME", name)
+        write_whole(folder / file.name.removesuffix(".txt"), text.encode(), ORDINARY)
+        typer.echo(folder / file.name.removesuffix(".txt"))
+    typer.echo(f"Next: cd {shlex.quote(str(folder))} && fedhca2 run experiment.yaml")
+
+
+def conclude(console: Console, result: "Result", folder: Path, as_json: bool = False, *, trivial: bool = False) -> None:
+    """Print the outcome of a run; the exit code is 3 if every client failed."""
+    run = lazy.reader.RunFiles.open(folder)
+    console.print(lazy.tables.result_table(result, run.task_set, run.kinds, trivial=trivial))
+    console.print(lazy.tables.conclusion(result, run.task_set))
+    for sentence in lazy.transfer.transfer_sentences(run)[:1]:
         console.print(Text(sentence))
     for client, faults in result.skipped.items():
         console.print(Text(f"{client}: skipped {counted(len(faults), 'unreadable file')}, such as {faults[0]}"))
@@ -101,11 +170,11 @@ def conclude(console: Console, result: Result, folder: Path, as_json: bool = Fal
     if result.privacy is not None:
         console.print(_describe_privacy(result.privacy), highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; all files are in {folder}/", highlight=False)
-    draw_page(console, [files], folder)
+    draw_page(console, [run], folder)
     if as_json:
         print_json({"folder": str(folder), **result.to_dict()})
-    if files.everyone_failed:
-        message = f"all clients failed in the last round, so the scores mean nothing; see {files.events_file}"
+    if run.everyone_failed:
+        message = f"all clients failed in the last round, so the scores mean nothing; see {run.events_file}"
         typer.echo(f"error: {folder}: {message}", err=True)
         raise typer.Exit(3)
 
@@ -120,37 +189,18 @@ def _describe_privacy(spent: Mapping[str, Any]) -> str:
     )
 
 
-def draw_page(console: Console, runs: list[RunFiles], folder: Path) -> None:
+def draw_page(console: Console, runs: list["RunFiles"], folder: Path) -> None:
     """Write report.html into a folder and print its path."""
-    from fedhca2.reports.page.write import write_page  # plotly would delay the first batch
-
-    console.print(f"Report: {write_page(runs, folder / PAGE)}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {lazy.write.write_page(runs, folder / PAGE)}", highlight=False, soft_wrap=True)
 
 
-def watch(run: Path, once: bool, track: list[str] | None, as_json: bool) -> None:
-    """Follow a run or a comparison in the terminal until it is finished or no process works on it."""
-    console = open_console(stderr=as_json)
-    if not RunFiles(run).begun and find_runs(run):
-        if track:
-            raise UserError(f"--track {track[0]}", f"expected the folder of one run, got a comparison: {run}")
-        finished = _watch_comparison(console, run, once)
-    else:
-        finished = _watch_run(console, RunFiles.open(run), once, track)
-    if as_json:
-        print_json([listed.to_dict() for listed in list_runs(run)])
-    if not finished and not once:
-        again = shlex.join(["fedhca2", "resume", str(run)]) if RunFiles(run).begun else "the same `fedhca2 compare`"
-        typer.echo(f"not finished, and no process is working on it; continue with: {again}", err=True)
-        raise typer.Exit(1)
-
-
-def _watch_run(console: Console, files: RunFiles, once: bool, track: list[str] | None) -> bool:
+def _watch_run(console: Console, files: "RunFiles", once: bool, track: list[str] | None) -> bool:
     """Show a run, and send its numbers where requested, until no process works on it; whether it is finished."""
-    with Trackers(files.path, track or []) as trackers:
-        board = LiveStatus(files)
+    with lazy.tracking.Trackers(files.path, track or []) as trackers:
+        board = lazy.console.LiveStatus(files)
         trackers.start()
         with Live(board, console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
-            for events in follow(files.path, wait=not once):
+            for events in lazy.console.follow(files.path, wait=not once):
                 for event in events:
                     board.add(event)
                     if event["event"] == "round" and not live and not once:
@@ -170,82 +220,13 @@ def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             ended = once or not in_use(folder)  # read first: nothing is written after it
-            runs = [describe_run(path) for path in find_runs(folder)]
+            runs = [lazy.listing.describe_run(path) for path in lazy.comparison_runs.find_runs(folder)]
+            table = lazy.tables.runs_table(runs, folder)
             if live:
-                live.update(runs_table(runs, folder), refresh=True)
+                live.update(table, refresh=True)
             if ended:
                 break
-            sleep(PAUSE_S)
+            sleep(lazy.console.PAUSE_S)
     if not live:
-        console.print(runs_table(runs, folder))
+        console.print(table)
     return all(run.state in ("finished", "failed") for run in runs)
-
-
-def runs(folder: Path, as_json: bool) -> None:
-    """List the runs in a folder."""
-    runs = list_runs(folder)
-    if as_json:
-        print_json([run.to_dict() for run in runs])
-    else:
-        open_console(highlight=False).print(runs_table(runs, folder), soft_wrap=not runs)
-
-
-def evaluate(
-    run: Path, split: Scored | None, thresholds: int, client: str | None, trivial: bool, as_json: bool
-) -> None:
-    """Re-evaluate the models that a run saved, and write RUN/evaluation-SPLIT[-CLIENT].json."""
-    console = open_console(stderr=as_json)
-    with _progress() as show:
-        result = evaluate_run(run, lambda name: show(f"evaluating {name}"), split, thresholds, client)
-    scores = {key: getattr(result, key) for key in ("clients", "baseline", "delta_m", "delta_m_by_client")}
-    evaluation = {"split": result.split, "thresholds": thresholds, **scores}
-    written = write_evaluation(run, result.split, client, evaluation)
-    tasks = RunFiles(run).task_set
-    images = {"val": "validation", "train": "training", "test": "test"}[result.split]
-    console.print(result_table(result, tasks, trivial=trivial))
-    console.print(conclusion(result, tasks))
-    console.print(f"Scored on the {images} images; scores are in {written}", highlight=False, soft_wrap=True)
-    if as_json:
-        print_json(evaluation)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Show what is being done on standard error: in a line that changes, or in a pipe as one line after another."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield partial(typer.echo, err=True)
-        return
-    with console.status("opening the data") as status:
-        yield status.update
-
-
-def predict(run: Path, images: list[Path], client: str, out: Path, raw: bool, as_json: bool, as_csv: bool) -> None:
-    """Predict all tasks of a client, and print what it says about each image."""
-    if as_json and as_csv:
-        raise UserError("--csv", "expected one format, got --json as well")
-    records = predict_files(Trained.open(run, client), images, out, raw=raw)
-    if as_json:
-        print_json(records)
-        return
-    if as_csv:
-        columns = ("image", "task", "answer", "value")
-        typer.echo(Records({key: record[key] for key in columns} for record in records).to_csv(), nl=False)
-        return
-    for record in records:
-        typer.echo(f"{record['image']}  {record['task']}: {record['answer']}")
-    typer.echo(f"Pictures are in {out}/")
-
-
-def picture(run: Path, client: str, out: Path | None, sample: int, tile: int) -> None:
-    """Paint a client's sample: input, label, and the predictions before and after training."""
-    panel = samples_panel(RunFiles.open(run), client, sample, tile)
-    path = out or Path(f"{client}-{sample}.png")
-    save_picture(panel, path)
-    typer.echo(path)
-
-
-def export(run: Path, client: str, format: Format, out: Path, size: tuple[int, int] | None) -> None:
-    """Write a client's model for other programs, with a card that describes inputs and outputs."""
-    for path in export_model(Trained.open(run, client), format, out, size):
-        typer.echo(path)

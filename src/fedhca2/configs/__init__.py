@@ -26,11 +26,8 @@ class Listing:
 
 def built_in_experiments() -> list[Listing]:
     """List the experiments that come with the package."""
-    listings = []
-    for name, file in sorted(_files().items()):
-        values = read_yaml(file)
-        listings.append(Listing(name, values.get("title", ""), tuple(values.get("belongs_to", ()))))
-    return listings
+    found = [(name, read_yaml(file)) for name, file in sorted(_files().items())]
+    return [Listing(name, values.get("title", ""), tuple(values.get("belongs_to", ()))) for name, values in found]
 
 
 def built_in_names() -> list[str]:
@@ -72,11 +69,6 @@ def read_schema() -> Schema:
     """The JSON Schema of an experiment's file."""
     schema: Schema = json.loads(schema_text())
     return schema
-
-
-def method_names() -> list[str]:
-    """The built-in methods."""
-    return list(read_schema()["properties"]["methods"]["properties"])
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from jinja2 import Environment, PackageLoader
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -26,40 +27,31 @@ Format = Literal["safetensors", "onnx", "torch-export"]
 
 
 def card(trained: Trained, format: str, file: str, image_size: Size) -> str:
-    """Write the card in Markdown, for images of this size."""
-    spec, experiment = trained.spec, trained.experiment
+    """Write the card in Markdown, for images of this size: `card.md`, filled in."""
     how_to_load = {
         "safetensors": "Only the parameters, for `fedhca2.models.MultiTaskModel`.",
         "onnx": "Load it with onnxruntime or another runtime; the input is `image`, the outputs have the tasks' names.",
         "torch-export": "Load it with `torch.export.load(FILE).module()`; it returns the outputs in the order below.",
     }
-    lines = [
-        f"# {spec.name}",
-        "",
-        f"A model for {', '.join(_escape(trained.tasks[task].title.lower()) for task in spec.tasks)}, trained by client"
-        f" {_escape(spec.name)} on data set {_escape(spec.data)} in a federation ({_escape(experiment.method_name)},"
-        f" {experiment.rounds} rounds, seed {experiment.seed}). File: {_escape(file)}.",
-        "",
-        how_to_load[format],
-        "",
-        "## Input",
-        "",
-        f"`image`: float32 {_shape(trained, image_size)}, red, green, blue, values 0 to 255."
-        f" {_preparation(trained, format, image_size)} {_other_sizes(trained, image_size)}",
-        "",
-        "## Outputs",
-        "",
-        "| task | channels | how to read it | score |",
-        "| --- | ---: | --- | --- |",
-        *(_row(trained, task) for task in spec.tasks),
-        "",
-        _describe_scores(trained, image_size),
-    ]
-    for task, space in trained.spaces.items():
-        if space.names:
-            names = ", ".join(f"{i} {_escape(name)}" for i, name in enumerate(space.names))
-            lines += ["", f"Classes of {_escape(task)}: {names}."]
-    return "\n".join(lines) + "\n"
+    mean, deviation = (", ".join(f"{v:.3f}" for v in t.flatten().tolist()) for t in (IMAGE_MEAN, IMAGE_DEVIATION))
+    templates = Environment(loader=PackageLoader("fedhca2", "deployment"), trim_blocks=True, keep_trailing_newline=True)
+    templates.filters["plain"] = _escape
+    return templates.get_template("card.md").render(
+        trained=trained,
+        spec=trained.spec,
+        experiment=trained.experiment,
+        titles=", ".join(_escape(trained.tasks[task].title.lower()) for task in trained.spec.tasks),
+        format=format,
+        file=file,
+        how_to_load=how_to_load[format],
+        size=image_size,
+        is_usual=image_size == trained.size,
+        input_size=trained.input_size(image_size, "--size"),
+        mean=mean,
+        deviation=deviation,
+        rows=[_row(trained, task) for task in trained.spec.tasks],
+        is_tested=trained.run.finished and trained.run.outcome.split == "test",
+    )
 
 
 def _escape(text: str) -> str:
@@ -71,50 +63,13 @@ def _escape(text: str) -> str:
     return re.sub(r"[&<>\\`*\[\]|!~$]", lambda sign: f"&#{ord(sign[0])};", " ".join(text.split()))
 
 
-def _shape(trained: Trained, image_size: Size) -> str:
-    if image_size != trained.size:
-        return f"[batch, 3, {image_size[0]}, {image_size[1]}]"
-    return f"[batch, 3, height, width], of at most {image_size[0]}×{image_size[1]} pixels"
-
-
-def _preparation(trained: Trained, format: str, image_size: Size) -> str:
-    """What is done with an image before the network gets it, and with its outputs."""
-    mean, deviation = (", ".join(f"{v:.3f}" for v in t.flatten().tolist()) for t in (IMAGE_MEAN, IMAGE_DEVIATION))
-    height, width = trained.input_size(image_size, "--size")
-    steps = (
-        f"normalised to (image − mean) / deviation with mean ({mean}) and deviation ({deviation}), then padded with"
-        f" zeros evenly on all sides to {height}×{width}; outputs are cropped again"
-    )
-    inside = format != "safetensors"
-    return f"It is {steps}: {'the model does this itself' if inside else 'do this yourself'}."
-
-
-def _other_sizes(trained: Trained, image_size: Size) -> str:
-    """How to use the file for images of other sizes as evaluation would."""
-    if image_size == trained.size and trained.resizes:
-        return "Scale a larger image down first."
-    others = "larger images" if image_size == trained.size else "images of other sizes"
-    return f"For {others}, export with their `--size`."
-
-
-def _describe_scores(trained: Trained, image_size: Size) -> str:
-    """What the scores were measured on."""
-    height, width = trained.size
-    larger = ", larger ones scaled down to it and scored at their own size" if trained.resizes else ""
-    note = "" if image_size == trained.size else f" Images of {image_size[0]}×{image_size[1]} may score otherwise."
-    tested = trained.run.finished and trained.run.outcome.split == "test"
-    images = f"the {'test' if tested else 'validation'} images of {_escape(trained.spec.name)}"
-    return f"Scores are of {images}: smaller ones padded to {height}×{width}{larger}.{note}"
-
-
-def _row(trained: Trained, task: str) -> str:
-    scores = scores_of(trained.run)[0].get(trained.spec.name, {}).get(task)
-    shown = ""
-    if scores:
-        main = headline(trained.tasks[task], scores)
+def _row(trained: Trained, name: str) -> tuple[str, str, str, str]:
+    """A task's row in the table of outputs."""
+    task, shown = trained.tasks[name], ""
+    if scores := scores_of(trained.run)[0].get(trained.spec.name, {}).get(name):
+        main = headline(task, scores)
         shown = f"{metric_heading(main.metric, main.higher_is_better)} {score_text(main.unit, main.value)}"
-    channels, reading = trained.tasks[task].channels_for(trained.spaces[task]), trained.tasks[task].reading
-    return f"| {_escape(task)} | {channels} | {_escape(reading)} | {_escape(shown)} |"
+    return name, str(task.channels_for(trained.spaces[name])), task.reading, shown
 
 
 class Exported(nn.Module):

@@ -194,16 +194,13 @@ class Trained:
         try:
             if are_arrays:
                 return checked_array(self._encode(image), self.size), None
-            sample = {"image": checked_image(torch.tensor(image) if _has_planes_first(image) else image)}
+            if isinstance(image, np.ndarray) and image.ndim == 3 and len(image) == 3 and image.shape[2] not in (1, 3):
+                image = torch.tensor(image)  # [3, H, W]; data sets give arrays [H, W, 3]
+            sample = {"image": checked_image(image)}
         except (ValueError, OSError) as error:  # Pillow reads a file when its pixels are needed
             raise UserError(name, str(error)) from None
         size = self.input_size(own_size(sample), name)
         return for_evaluation(fit_to_input(sample, size), size)["image"], place_image(own_size(sample), size)
-
-
-def _has_planes_first(image: Any) -> bool:
-    """Whether it is an array [3, H, W]; data sets give arrays [H, W, 3]."""
-    return isinstance(image, np.ndarray) and image.ndim == 3 and len(image) == 3 and image.shape[2] not in (1, 3)
 
 
 def read_image(path: Path) -> Image.Image:

@@ -1,7 +1,6 @@
 """Building an experiment's clients: the one place that wires parts together."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -20,7 +19,7 @@ from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.shards import OpenData, Shard
 from fedhca2.messages import Profile
-from fedhca2.models import MultiTaskModel, build_model, common_model, draw_own_parts, fingerprint
+from fedhca2.models import MultiTaskModel, common_model, draw_own_parts, fingerprint
 from fedhca2.models.own import check_parts
 from fedhca2.objectives import Longer
 from fedhca2.params import Layout, Slot, copy_packed, copy_values, layouts
@@ -58,28 +57,33 @@ class _Common:
     backbone: str
     evaluated: dict[tuple[int, ...], Batches] = field(default_factory=dict)  # by the images that clients evaluate on
 
+    @classmethod
+    def of(cls, experiment: Experiment, spec: ClientSpec, data: Dataset) -> "_Common":
+        """What clients like this one have in common; raises UserError if their model does not work on the data."""
+        model = common_client_model(experiment, spec, data.labels, data.size, input_shape(data))
+        return cls(model, layouts(model), fingerprint(model))
 
+
+@dataclass(eq=False)
 class ClientPlan:
     """A client that is built when it is needed: from a model that its kind has in common, since copying is quick."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        spec: ClientSpec,
-        data: OpenData,
-        shard: Shard,
-        device_slot: DeviceSlot,
-        common: _Common,
-        steps: int,
-    ) -> None:
-        self.experiment, self.spec, self.data, self.shard = experiment, spec, data, shard
-        self.device_slot, self.common, self.steps = device_slot, common, steps
-        classes = class_digests(spec.tasks, data.train.labels)
-        self.profile = Profile(
-            spec.name, spec.data, spec.tasks, len(shard.train), common.layouts, common.backbone, classes
-        )
-        self._first: Mapping[Slot, FirstRow] | None = None  # the rows of its first model, once that was drawn
-        self._own_values: Mapping[str, Tensor] | None = None  # its first decoders and heads, from drawing to building
+    experiment: Experiment
+    spec: ClientSpec
+    data: OpenData
+    shard: Shard
+    device_slot: DeviceSlot
+    common: _Common
+    steps: int
+    _first: Mapping[Slot, FirstRow] | None = None  # the rows of its first model, once that was drawn
+    _own_values: Mapping[str, Tensor] | None = None  # its first decoders and heads, from drawing to building
+
+    @cached_property
+    def profile(self) -> Profile:
+        """What the client tells the server about itself."""
+        spec, common, classes = self.spec, self.common, class_digests(self.spec.tasks, self.data.train.labels)
+        images = len(self.shard.train)
+        return Profile(spec.name, spec.data, spec.tasks, images, common.layouts, common.backbone, classes)
 
     @property
     def load(self) -> int:
@@ -156,15 +160,8 @@ class ClientPlan:
 
     def _batches(self, split: Dataset, indices: Sequence[int]) -> Batches:
         training, resize = self.experiment.training, self.experiment.data[self.spec.data].resize
-        return Batches(
-            split,
-            indices,
-            self.spec.tasks,
-            batch_size=training.batch_size,
-            workers=training.workers,
-            resize=resize,
-            task_set=self.experiment.task_set,
-        )
+        loading = {"batch_size": training.batch_size, "workers": training.workers}
+        return Batches(split, indices, self.spec.tasks, **loading, resize=resize, task_set=self.experiment.task_set)
 
 
 def plan_clients(
@@ -176,12 +173,9 @@ def plan_clients(
     for spec in experiment.specs:
         kind = (spec.model.model_dump_json(), spec.data, spec.tasks)
         if kind not in by_kind:
-            by_kind[kind] = _common(experiment, spec, data[spec.data].train)
-        plans.append(
-            ClientPlan(
-                experiment, spec, data[spec.data], shards[spec.name], device_slot, by_kind[kind], steps[spec.name]
-            )
-        )
+            by_kind[kind] = _Common.of(experiment, spec, data[spec.data].train)
+        opened, shard = data[spec.data], shards[spec.name]
+        plans.append(ClientPlan(experiment, spec, opened, shard, device_slot, by_kind[kind], steps[spec.name]))
     return plans
 
 
@@ -190,54 +184,29 @@ def build_client(
 ) -> Client:
     """Build one client with its own images, decoders and heads."""
     steps = spec.steps_in_round(len(shard.train) // experiment.training.batch_size)
-    return ClientPlan(experiment, spec, data, shard, device_slot, _common(experiment, spec, data.train), steps).build()
+    common = _Common.of(experiment, spec, data.train)
+    return ClientPlan(experiment, spec, data, shard, device_slot, common, steps).build()
 
 
-def build_client_model(
-    experiment: Experiment, spec: ClientSpec, labels: Mapping[str, LabelSpace], size: tuple[int, int]
+def common_client_model(
+    experiment: Experiment,
+    spec: ClientSpec,
+    labels: Mapping[str, LabelSpace],
+    size: tuple[int, int],
+    shape: Sequence[int] | None = None,
 ) -> MultiTaskModel:
-    """Build a client's model for these labels and images."""
-    with _model_faults(experiment, spec):
-        model = build_model(
-            spec.model,
-            _outputs(experiment, spec, labels),
-            size,
-            seed=experiment.seed,
-            client=spec.name,
-            frozen=experiment.resolved_method.local.frozen,
-            tasks=experiment.task_set,
-        )
-    return _keep_local_norms(experiment, model)
+    """The model that clients of one kind have in common, for these labels and images.
 
-
-def _keep_local_norms(experiment: Experiment, model: MultiTaskModel) -> MultiTaskModel:
-    if experiment.resolved_method.norms == "local":
-        model.keep_norms()
-    return model
-
-
-def _common(experiment: Experiment, spec: ClientSpec, data: Dataset) -> _Common:
-    """The model of a client's kind; raises UserError if it does not work on inputs of the data's shape."""
-    outputs = _outputs(experiment, spec, data.labels)
-    with _model_faults(experiment, spec):
-        model = _keep_local_norms(
-            experiment,
-            common_model(spec.model, outputs, data.size, seed=experiment.seed, tasks=experiment.task_set),
-        )
-        check_parts(model, spec.model, input_shape(data), outputs)
-    return _Common(model, layouts(model), fingerprint(model))
-
-
-def _outputs(experiment: Experiment, spec: ClientSpec, labels: Mapping[str, LabelSpace]) -> dict[str, int]:
-    """The channels of a client's tasks."""
-    return {task: experiment.task_set[task].channels_for(labels[task]) for task in spec.tasks}
-
-
-@contextmanager
-def _model_faults(experiment: Experiment, spec: ClientSpec) -> Iterator[None]:
-    """Report what is wrong with a client's model, and where it comes from."""
+    Raises UserError if it cannot be built, or does not work on inputs of this shape.
+    """
+    channels = {task: experiment.task_set[task].channels_for(labels[task]) for task in spec.tasks}
     try:
-        yield
+        model = common_model(spec.model, channels, size, seed=experiment.seed, tasks=experiment.task_set)
+        if experiment.resolved_method.norms == "local":
+            model.keep_norms()
+        if shape is not None:
+            check_parts(model, spec.model, shape, channels)
     except (ValueError, RuntimeError, KeyError, AssertionError) as error:
         where = "model" if spec.model == experiment.model else f"clients: the model of {spec.name!r}"
         raise UserError(where, f"cannot be built: {error}") from error
+    return model

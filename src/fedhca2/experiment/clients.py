@@ -127,21 +127,17 @@ class ClientEntry(Config):
         return self.model_copy(update={"model": {**(self.model or {}), "encoder": unset}})
 
     def expand(self, model: ModelConfig) -> list[ClientSpec]:
-        """List the clients that this entry stands for; `model` is the experiment's."""
-        own = _own_model(model, self.model) if self.model else model
-        return [ClientSpec(name, self.data, tasks, self.epochs, own, self.steps) for name, tasks in self.named.items()]
-
-
-def _own_model(model: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
-    """The experiment's model with these changes; raises UserError."""
-    base = model.model_dump()
-    encoder = changes.get("encoder")
-    if isinstance(encoder, Mapping) and "weights" in encoder:
-        base["encoder"]["sha256"] = None  # of the experiment's file
-    try:
-        return ModelConfig.model_validate(merged(base, changes))
-    except ValidationError as error:
-        raise UserError.of(list_faults(error, "model")) from None
+        """List the clients that this entry stands for; `model` is the experiment's. Raises UserError."""
+        if self.model:
+            base, encoder = model.model_dump(), self.model.get("encoder")
+            if isinstance(encoder, Mapping) and "weights" in encoder:
+                base["encoder"]["sha256"] = None  # of the experiment's file
+            try:
+                model = ModelConfig.model_validate(merged(base, self.model))
+            except ValidationError as error:
+                raise UserError.of(list_faults(error, "model")) from None
+        specs = self.named.items()
+        return [ClientSpec(name, self.data, tasks, self.epochs, model, self.steps) for name, tasks in specs]
 
 
 def expand(

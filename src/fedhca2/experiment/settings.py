@@ -90,13 +90,14 @@ class Participation(Config):
         >>> Participation(fraction=0.5).choose(["a", "b", "c", "d"], round=0, seed=0)
         ['a', 'd']
         """
-        available = [client for client in clients if self._is_available(client, round, seed)]
+        available = [
+            client
+            for client in clients
+            if derive(seed, "availability", round, client) < self.availability.get(client, 1.0) * 2**63
+        ]
         count = ceil(self.fraction * len(available) - 1e-9)
         chosen = set(sorted(available, key=lambda client: derive(seed, "participation", round, client))[:count])
         return [client for client in available if client in chosen]
-
-    def _is_available(self, client: str, round: int, seed: int) -> bool:
-        return derive(seed, "availability", round, client) < self.availability.get(client, 1.0) * 2**63
 
 
 class Diagnostics(Config):

@@ -15,7 +15,6 @@ from fedhca2.errors import Fault, UserError
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.models.pretrained import digest
-from fedhca2.tasks import TaskSet
 
 
 @dataclass(frozen=True)
@@ -45,21 +44,17 @@ def open_data(experiment: Experiment) -> dict[str, OpenData]:
     Raises UserError if their files, the encoder's, or labels for the clients' tasks are missing.
     """
     experiment = experiment.resolve()
-    _require_weights(experiment)
+    for weights in dict.fromkeys(spec.model.encoder.weights for spec in experiment.specs):
+        try:
+            digest(weights)
+        except ValueError as error:
+            raise UserError("model.encoder.weights", str(error)) from None
     for name in dict.fromkeys(spec.data for spec in experiment.specs):
         config = experiment.data[name]
         root = getattr(config, "root", None)
         if root is not None and not root.is_dir():
             raise UserError(f"data.{name}.root", f"expected a folder, got none at {root}")
     return {name: OpenData(experiment.open(name, "train"), experiment.open(name, "val")) for name in experiment.labels}
-
-
-def _require_weights(experiment: Experiment) -> None:
-    for weights in dict.fromkeys(spec.model.encoder.weights for spec in experiment.specs):
-        try:
-            digest(weights)
-        except ValueError as error:
-            raise UserError("model.encoder.weights", str(error)) from None
 
 
 def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[str, Shard]:
@@ -123,27 +118,24 @@ def _try_samples(experiment: Experiment, data: Mapping[str, OpenData], shards: M
 
 
 def _unlabelled(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> list[Fault]:
-    """The tasks of which a client has no label at all, where data sets may lack some."""
+    """The tasks of which a client has no label at all, where data sets may lack some; reads samples until all have one.
+
+    Unreadable samples are reported elsewhere, or left out.
+    """
     faults = []
     for spec in experiment.specs:
         opened, shard = data[spec.data], shards[spec.name]
         for split, indices, kind in ((opened.train, shard.train, "training"), (opened.val, shard.val, "validation")):
-            for name in _without_label(experiment.task_set, split, indices, spec.tasks):
-                expected = f"expected a label of {name!r} in some {kind} samples of {spec.name!r}"
-                faults.append(Fault(f"data.{spec.data}", f"{expected}, got none in {len(indices)}"))
+            missing = set(spec.tasks) if isinstance(split, OwnSamples) else set[str]()
+            for index in indices if missing else ():
+                with suppress(FileError):
+                    sample = split.load(index, sorted(missing))
+                    missing -= {task for task in missing if experiment.task_set[task].known(sample[task]).any()}
+                if not missing:
+                    break
+            expected = f"in some {kind} samples of {spec.name!r}, got none in {len(indices)}"
+            faults += [Fault(f"data.{spec.data}", f"expected a label of {name!r} {expected}") for name in missing]
     return faults
-
-
-def _without_label(task_set: TaskSet, split: Dataset, indices: Sequence[int], tasks: Sequence[str]) -> set[str]:
-    """Those of the tasks of which none of these samples has a label; reads samples until all have been seen."""
-    missing = set(tasks) if isinstance(split, OwnSamples) else set[str]()
-    for index in indices:
-        if not missing:
-            break
-        with suppress(FileError):  # reported elsewhere, or left out
-            sample = split.load(index, sorted(missing))
-            missing -= {task for task in missing if task_set[task].known(sample[task]).any()}
-    return missing
 
 
 def _too_small(experiment: Experiment, shards: Mapping[str, Shard]) -> list[Fault]:
@@ -186,23 +178,22 @@ def class_names(spec: ClientSpec, data: OpenData) -> dict[str, list[str]]:
     return {task: list(spaces[task].names) for task in spec.tasks if task in spaces and spaces[task].names}
 
 
-Skipped = dict[str, list[str]]  # faults of unreadable files, by client
-
-
 def without_broken(
     experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]
-) -> tuple[dict[str, Shard], Skipped]:
-    """Drop unreadable samples from shards. This reads everything once, so it is only done with `skip_broken`."""
+) -> tuple[dict[str, Shard], dict[str, list[str]]]:
+    """Drop unreadable samples from shards; also returns their faults by client.
+
+    This reads everything once, so it is only done with `skip_broken`.
+    """
     if not experiment.skip_broken:
         return dict(shards), {}
-    left: dict[str, Shard] = {}
-    skipped: Skipped = {}
+    left, skipped = dict[str, Shard](), dict[str, list[str]]()
     for spec in experiment.specs:
         shard, broken = shards[spec.name], list[str]()
-        train = _readable(data[spec.data].train.for_share(shard.dealt), shard.train, spec.tasks, broken)
-        val = _readable(data[spec.data].val, shard.val, spec.tasks, broken)
-        test = _readable(data[spec.data].val, shard.test, spec.tasks, broken)
-        left[spec.name] = Shard(train, val, shard.dealt, test)
+        train, val = data[spec.data].train.for_share(shard.dealt), data[spec.data].val
+        kept = ((train, shard.train), (val, shard.val), (val, shard.test))
+        readable = [_readable(split, indices, spec.tasks, broken) for split, indices in kept]
+        left[spec.name] = Shard(readable[0], readable[1], shard.dealt, readable[2])
         if broken:
             skipped[spec.name] = broken
     if faults := _too_small(experiment, left):

@@ -12,23 +12,18 @@ def root(tmp_path):
     return tmp_path / "rooms"
 
 
-def test_scenes_are_written_in_the_requested_size(root):
+def test_scenes_have_the_requested_size_no_problems_and_a_picture(root, tmp_path):
     assert Image.open(root / "images" / "0000002.png").size == (64, 32)
-
-
-def test_a_good_folder_checks_with_exit_code_0(root):
     assert "No problems found" in printed("data", "check", root)
+    printed("data", "info", root, "--count", 2, "--out", tmp_path / "rooms.png")
+    assert Image.open(tmp_path / "rooms.png").size == (5 * 192, 16 + 2 * 144)
 
 
-def test_a_missing_file_is_named_with_exit_code_1(root):
+def test_a_missing_file_is_named_with_exit_code_1_and_nothing_is_overwritten(root):
     (root / "depth" / "0000001.npy").unlink()
     done = invoke("data", "check", root)
     assert (done.exit_code, f"missing: {root / 'depth' / '0000001.npy'}" in done.output) == (1, True)
-
-
-def test_info_writes_a_picture(root, tmp_path):
-    printed("data", "info", root, "--count", 2, "--out", tmp_path / "rooms.png")
-    assert Image.open(tmp_path / "rooms.png").size == (5 * 192, 16 + 2 * 144)
+    assert "empty folder" in refused("data", "scenes", "--layout", "nyud", root)
 
 
 @pytest.mark.parametrize("command", ["check", "info"])
@@ -40,10 +35,6 @@ def test_a_folder_of_no_known_layout_is_wrong_input(command, tmp_path):
 def test_a_wrong_size_is_wrong_input(size, tmp_path):
     done = invoke("data", "scenes", "--layout", "nyud", tmp_path / "new", "--size", size)
     assert (done.exit_code, list(tmp_path.iterdir())) == (2, [])
-
-
-def test_scenes_are_not_written_over_something(root):
-    assert "empty folder" in refused("data", "scenes", "--layout", "nyud", root)
 
 
 def with_masks(tmp_path, **settings):

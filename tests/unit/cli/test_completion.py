@@ -37,25 +37,18 @@ def test_a_line_is_completed(line, words):
     assert sorted(proposals(line)) == sorted(words)
 
 
-def test_clients_of_a_run_are_completed(tmp_path):
-    (made_run(tmp_path / "run").path / "models").mkdir()
-    for client in ("home", "road", "shop"):
-        (tmp_path / "run" / "models" / f"{client}.safetensors").touch()
-    assert proposals(f"export {tmp_path}/run --client ho") == ["home"]
-
-
-def test_files_of_experiments_are_completed(tmp_path):
-    (tmp_path / "mine.yaml").touch()
-    (tmp_path / "mine.txt").touch()
-    assert proposals(f"run {tmp_path}/m") == [f"{tmp_path}/mine.yaml"]
-
-
-def test_run_folders_are_completed(tmp_path, monkeypatch):
-    made_run(tmp_path / "runs" / "first")
+def test_files_of_experiments_folders_of_runs_and_their_clients_are_completed(tmp_path, monkeypatch):
+    models = made_run(tmp_path / "runs" / "first").path / "models"
     made_run(tmp_path / "runs" / "sweep" / "second")
+    models.mkdir()
+    clients = [models / f"{client}.safetensors" for client in ("home", "road", "shop")]
+    for file in (tmp_path / "mine.yaml", tmp_path / "mine.txt", *clients):
+        file.touch()
     monkeypatch.chdir(tmp_path)
+    assert proposals(f"run {tmp_path}/m") == [f"{tmp_path}/mine.yaml"]
     assert proposals("report ") == ["runs/first", "runs/sweep/"]
     assert proposals("resume runs/sweep/") == ["runs/sweep/second"]
+    assert proposals("export runs/first --client ho") == ["home"]
 
 
 @pytest.mark.parametrize("line", ["run dem", "run demo --set roun", "methods fed"])

@@ -34,11 +34,12 @@ def evaluation(run, *options, name="evaluation-val"):
     return json.loads((run / f"{name}.json").read_text())
 
 
-def test_the_scores_are_those_of_the_run(run):
+def test_the_scores_are_those_of_the_run_and_others_on_training_images(run):
     result = json.loads((run / "result.json").read_text())
     scored = evaluation(run)
     keys = ("clients", "baseline", "delta_m", "delta_m_by_client")
     assert {key: scored[key] for key in keys} == {key: result[key] for key in keys}
+    assert evaluation(run, "--split", "train", name="evaluation-train")["clients"] != scored["clients"]
 
 
 def test_delta_m_is_of_the_means_of_clients_of_a_kind(run):
@@ -47,18 +48,10 @@ def test_delta_m_is_of_the_means_of_clients_of_a_kind(run):
     assert scored.delta_m == gain(files.kinds) != gain() == scored.delta_m_by_client
 
 
-def test_every_client_is_named_while_it_works(run):
-    assert "evaluating home\n" in invoke("evaluate", run).stderr
-
-
-def test_training_images_give_other_scores(run):
-    assert evaluation(run, "--split", "train", name="evaluation-train")["clients"] != evaluation(run)["clients"]
-
-
-def test_one_client_can_be_evaluated_alone_with_another_number_of_thresholds(run):
-    scored = evaluation(run, "--thresholds", 3, "--client", "outdoor-edge", name="evaluation-val-outdoor-edge")[
-        "clients"
-    ]
+def test_one_client_is_evaluated_alone_with_another_number_of_thresholds_and_named_while_it_works(run):
+    done = invoke("evaluate", run, "--thresholds", 3, "--client", "outdoor-edge")
+    assert "evaluating outdoor-edge\n" in done.stderr
+    scored = json.loads((run / "evaluation-val-outdoor-edge.json").read_text())["clients"]
     assert (list(scored), scored["outdoor-edge"]["edge"]["threshold"] in (0.25, 0.5, 0.75)) == (["outdoor-edge"], True)
 
 

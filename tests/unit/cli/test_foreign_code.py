@@ -170,24 +170,17 @@ def test_code_that_the_user_has_run_needs_no_permission_until_it_changes(ours):
         method_of(run)
 
 
-@pytest.fixture
-def received(ours, tmp_path, monkeypatch):
-    """The same run, for another user."""
+@pytest.mark.parametrize("in_python", [True, False])
+def test_code_that_another_user_has_run_needs_permission_until_it_is_allowed(ours, tmp_path, monkeypatch, in_python):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-    return ours
-
-
-def test_code_that_another_user_has_run_needs_permission_until_it_is_allowed(received):
-    run, code = received
+    run, code = ours
     with pytest.raises(fedhca2.UserError, match="--allow-code"):
         method_of(run)
-    assert fedhca2.Run.open(run, allow_code=[str(code)]).files.experiment().method_name == f"{code}:OURS"
-
-
-def test_allowed_code_runs(received):
-    run, code = received
-    done = call(["evaluate", "{run}", "--client", "road", "--allow-code", str(code)], run)
-    assert done.exit_code == 0, done.stderr
+    if in_python:
+        assert fedhca2.Run.open(run, allow_code=[str(code)]).files.experiment().method_name == f"{code}:OURS"
+    else:
+        done = call(["evaluate", "{run}", "--client", "road", "--allow-code", str(code)], run)
+        assert done.exit_code == 0, done.stderr
 
 
 def test_a_home_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):
@@ -210,7 +203,7 @@ def test_a_module_is_trusted_together_with_its_packages(tmp_path, monkeypatch, c
     assert not is_allowed("package.inner:THING")
 
 
-def test_a_module_is_allowed_by_its_name(tmp_path):
+def test_a_module_is_allowed_by_its_name():
     allow_code(["some_package.module"])
     assert is_allowed("some_package.module:THING")
     assert not is_allowed("some_package:THING")

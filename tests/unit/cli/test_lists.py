@@ -30,23 +30,18 @@ def states(folder):
     return {Path(run["folder"]).name: run["state"] for run in as_json("runs", folder)}
 
 
-def test_every_run_has_a_state(folder):
+def test_every_run_has_a_state_of_which_a_lock_tells_that_it_is_running(folder):
     names = ("a-finished", "interrupted", "failed", "unreadable")
     assert states(folder) == {name: name.removeprefix("a-") for name in names}
-
-
-def test_the_lock_tells_that_a_run_is_running(folder):
+    assert [run["state"] for run in as_json("watch", folder / "a-finished", "--once")] == ["finished"]
     lock = lock_folder(folder / "deep" / "er" / "interrupted")
     assert states(folder)["interrupted"] == "running"
     lock.release()
 
 
-def test_a_list_has_method_rounds_and_gain(folder):
+def test_a_list_has_method_rounds_and_gain_and_the_table_a_row_for_each_run(folder):
     run = next(run for run in as_json("runs", folder) if run["folder"].endswith("a-finished"))
     assert (run["method"], run["round"], run["rounds"], run["delta_m"]) == ("fedhca2", 3, 3, pytest.approx(10.0))
-
-
-def test_the_table_has_a_row_for_each_run(folder):
     table = printed("runs", folder)
     assert all(state in table for state in ("finished", "interrupted", "failed", "unreadable", "+10.0%"))
 
@@ -85,16 +80,13 @@ def test_lists_are_json(words):
     assert all(isinstance(entry, dict) for entry in as_json(*words))
 
 
-def test_a_run_that_is_watched_is_json(folder):
-    assert [run["state"] for run in as_json("watch", folder / "a-finished", "--once")] == ["finished"]
-
-
 def page(*words):
     return printed("methods", *words, env={"COLUMNS": "80"}).splitlines()
 
 
 def test_methods_are_listed_with_their_reference_and_settings_with_bounds():
     lines = page()
+    assert max(len(line.rstrip()) for line in lines) <= 80
     for name, method in METHODS.items():
         assert any(line.startswith(name) and method.reference in line for line in lines)
     row = next(line for line in page("fedprox") if line.strip().startswith("mu"))
@@ -103,18 +95,12 @@ def test_methods_are_listed_with_their_reference_and_settings_with_bounds():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_s_page_has_every_setting_with_a_meaning(name):
+def test_a_method_s_page_has_every_setting_with_a_meaning_in_80_columns(name):
     parts = [type(part).model_fields for part in components_of(METHODS[name]).values()]
-    fields = [(key, field) for part in parts for key, field in part.items() if key != "kind"]
-    assert {key for key, _ in fields} <= {
-        line.split()[0] for line in page(name) if line.startswith("  ") and line.strip()
-    }
+    fields, lines = [(key, field) for part in parts for key, field in part.items() if key != "kind"], page(name)
+    assert {key for key, _ in fields} <= {line.split()[0] for line in lines if line.startswith("  ") and line.strip()}
     assert [key for key, field in fields if not field.description] == []
-
-
-@pytest.mark.parametrize("name", [None, *METHODS])
-def test_every_line_about_methods_fits_into_80_columns(name):
-    assert max(len(line.rstrip()) for line in page(*filter(None, [name]))) <= 80
+    assert max(len(line.rstrip()) for line in lines) <= 80
 
 
 def test_an_unknown_method_is_one_line_with_a_suggestion():
@@ -132,22 +118,15 @@ def test_settings_have_a_meaning_and_are_found_by_words():
     assert [setting["key"] for setting in matches] == ["training.schedule.warmup_epochs"]
 
 
-def test_every_setting_of_an_experiment_has_its_value():
+def test_every_setting_of_an_experiment_has_its_value_also_those_that_a_run_writes_down():
     changed = as_json("config", "show", "demo", "--set", "method.c=0.3", "--set", "clients.0.epochs=4")
     values = {setting["key"]: (setting["value"], setting["default"]) for setting in changed}
     assert values["method.encoder.c"] == ("0.3", "0.4")
     assert values["clients.0.epochs"] == ("4", "null")
     assert values["data.indoor.train"] == ("120", "200")
     assert values["training.learning_rate"] == ("0.002", "0.0001")
-
-
-def test_the_settings_of_an_experiment_are_what_a_run_writes_down():
     written = dict(flatten(Experiment.load("demo").to_dict(), lists=True)).keys()
-    shown = {setting["key"] for setting in as_json("config", "show", "demo")}
-    assert sorted(key for key in written - {"method.name"} if key not in shown) == []
-
-
-def test_settings_of_nothing_cannot_be_changed():
+    assert sorted(written - {"method.name"} - values.keys()) == []
     assert refused("config", "show", "--set", "rounds=3") == "error: --set: expected an experiment, got none\n"
 
 

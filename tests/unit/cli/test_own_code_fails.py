@@ -46,10 +46,8 @@ def test_code_that_fails_in_training_is_one_line_with_its_client_file_and_line(t
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SMALL, **CHANGES[part]}))
     done = invoke("run", tmp_path / "small.yaml", "--out", tmp_path / "run")
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert done.exit_code == 2
-    assert line.startswith("error: client '")
-    assert what in line
-    assert "(own.py, line " in line
+    assert (done.exit_code, line.startswith("error: client '")) == (2, True)
+    assert (what in line, "(own.py, line " in line) == (True, True), line
 
 
 BROKEN = """class Broken:
@@ -103,8 +101,7 @@ def config(tmp_path):
 def test_a_method_that_fails_is_one_line_before_anything_is_written(config, how):
     line = refused("run", config, "--out", config.parent / "run", *how)
     assert line.startswith("error: method.encoder: Own of own.py: ")
-    assert "IndexError" in line
-    assert "(own.py, line 9)" in line
+    assert ("IndexError" in line, "(own.py, line 9)" in line) == (True, True), line
     assert not (config.parent / "run").exists()
 
 

@@ -11,15 +11,11 @@ from fedhca2.reports.console import ParallelConsole
 from made_run import made_run
 
 
-def test_report_writes_into_the_run_by_default(tmp_path):
-    made_run(tmp_path)
-    assert printed("report", tmp_path).strip() == str(tmp_path / "report.html")
-
-
-def test_report_takes_several_runs(tmp_path):
+def test_report_takes_several_runs_and_writes_into_a_run_by_default(tmp_path):
     runs = [made_run(tmp_path / "a", "local").path, made_run(tmp_path / "b").path]
     printed("report", *runs, "-o", tmp_path / "page.html")
     assert "Gain over local" in (tmp_path / "page.html").read_text("utf-8")
+    assert printed("report", runs[0]).strip() == str(runs[0] / "report.html")
 
 
 @pytest.mark.parametrize("command", ["report", "watch"])

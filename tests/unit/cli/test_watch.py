@@ -12,11 +12,6 @@ from fedhca2.run_folder.folder import lock_folder
 from made_run import made_run
 
 
-def test_a_finished_run_is_read_once(tmp_path):
-    run = made_run(tmp_path)
-    assert list(follow(tmp_path)) == [run.events]
-
-
 @pytest.fixture
 def events(tmp_path):
     """The events of an unfinished run."""
@@ -58,23 +53,20 @@ def test_a_run_that_nobody_works_on_is_not_waited_for(tmp_path, events):
     assert f"no process is working on it; continue with: fedhca2 resume {tmp_path}" in done.stderr
 
 
-def test_every_round_is_a_line_without_a_terminal(tmp_path):
-    made_run(tmp_path)
+def test_a_finished_run_is_read_once_and_every_round_is_a_line_without_a_terminal(tmp_path):
+    run = made_run(tmp_path)
+    assert list(follow(tmp_path)) == [run.events]
     lines = printed("watch", tmp_path).splitlines()
     assert [line.split(",")[0] for line in lines[:3]] == [f"fedhca2: round {n} of 3" for n in (1, 2, 3)]
 
 
-def test_a_comparison_is_shown_run_by_run(tmp_path):
+def test_a_comparison_is_shown_run_by_run_and_sent_to_no_tracker(tmp_path):
     made_run(tmp_path / "local" / "seed-0", "local")
     made_run(tmp_path / "fedhca2" / "seed-0", finished=False)
     done = invoke("watch", tmp_path)
     assert done.exit_code == 1
     rows = re.findall(r"(local|fedhca2) *│ *3/3 .* (finished|interrupted) ", done.stdout)
     assert rows == [("local", "finished"), ("fedhca2", "interrupted")]
-
-
-def test_a_comparison_cannot_be_sent_to_a_tracker(tmp_path):
-    made_run(tmp_path / "local" / "seed-0", "local")
     line = refused("watch", tmp_path, "--track", "tensorboard=there")
     assert "--track tensorboard=there: expected the folder of one run" in line
 

@@ -96,12 +96,9 @@ def test_an_input_that_is_no_image_is_one_line(trained, kind):
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_an_unknown_client_is_refused(run):
+def test_an_unknown_client_an_unfinished_run_and_a_broken_model_are_refused(run, tmp_path):
     with pytest.raises(UserError, match=r"--client: expected a client of .*\. Did you mean 'home'"):
         Trained.open(run, "hoem")
-
-
-def test_an_unfinished_run_and_a_broken_model_are_refused(run, tmp_path):
     (tmp_path / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
     with pytest.raises(UserError, match="expected a finished run"):
         Trained.open(tmp_path, CLIENT).model()
@@ -127,20 +124,17 @@ def names_in(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
 
 
-def test_a_folder_stands_for_its_images(predict, tmp_path):
-    (photos(tmp_path, "b.png", "a.jpg") / "notes.txt").touch()
-    printed(*predict(tmp_path))
-    assert {name.partition(".")[0] for name in names_in(tmp_path / "out")} == {"a", "b"}
-
-
-def test_folders_within_a_folder_are_repeated_without_what_was_written_before(predict, tmp_path):
+def test_a_folder_stands_for_its_images_and_folders_without_what_was_written_before(predict, tmp_path):
+    (tmp_path / "notes.txt").touch()
     for name in ("east", "west"):
         (tmp_path / name).mkdir()
         photos(tmp_path / name, "a.png")
-    images = [str(tmp_path / name / "a.png") for name in ("east", "west") for _ in ("semseg", "depth")]
+    photos(tmp_path, "b.jpg")
+    files = ("b.jpg", "east/a.png", "west/a.png")
+    images = [str(tmp_path / name) for name in files for _ in ("semseg", "depth")]
     for _ in range(2):
         assert [record["image"] for record in as_json(*predict(tmp_path))] == images
-    assert {name.partition("/")[0] for name in names_in(tmp_path / "out")} == {"east", "west"}
+    assert {name.partition(".")[0] for name in names_in(tmp_path / "out")} == {"b", "east/a", "west/a"}
 
 
 def test_a_failed_prediction_leaves_nothing_new_and_what_was_there(predict, tmp_path):
@@ -153,16 +147,13 @@ def test_a_failed_prediction_leaves_nothing_new_and_what_was_there(predict, tmp_
     assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {"a.depth.png": "earlier"}
 
 
-def test_a_full_disk_is_named_and_nothing_is_left(predict, tmp_path):
-    photos(tmp_path, "a.png")
+def test_maps_overlays_and_arrays_are_written_unless_the_disk_is_full(predict, tmp_path):
+    photos(tmp_path, "photo.png")
     with files_of_at_most(100):
         done = invoke(*predict(tmp_path))
     assert (done.exit_code, done.output.startswith(f"error: {tmp_path / 'out'}")) == (2, True)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_command_writes_maps_overlays_and_arrays(predict, tmp_path):
-    printed(*predict(photos(tmp_path, "photo.png"), "--raw"))
+    printed(*predict(tmp_path, "--raw"))
     kinds = ("npy", "overlay.png", "png")
     assert names_in(tmp_path / "out") == [f"photo.{task}.{kind}" for task in ("depth", "semseg") for kind in kinds]
     assert Image.open(tmp_path / "out" / "photo.depth.png").size == (30, 20)
@@ -216,18 +207,15 @@ def test_the_card_has_the_scores_of_the_final_model(tmp_path):
     assert all(words in text for words in ("RMSE ↓ 0.500 m", f"test images of {CLIENT}"))
 
 
-@pytest.mark.parametrize("size", [(0, 64), (-32, 32), (100_000, 32), (6400, 6400)], ids=str)
-def test_a_size_that_no_model_could_take_is_refused(trained, tmp_path, size):
-    with pytest.raises(UserError, match=rf"--size: expected .* got {size[0]}×"):
-        export(trained, "onnx", tmp_path / "out", size)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_size_to_which_no_image_is_scaled_is_refused(tmp_path):
+def test_a_size_that_no_model_could_take_or_to_which_no_image_is_scaled_is_refused(trained, tmp_path):
+    for size in ((0, 64), (-32, 32), (100_000, 32), (6400, 6400)):
+        with pytest.raises(UserError, match=rf"--size: expected .* got {size[0]}×"):
+            export(trained, "onnx", tmp_path / "out", size)
     indoor = {**SETTINGS["data"]["indoor"], "resize": "fit"}
     run = untrained_run(tmp_path, data={**SETTINGS["data"], "indoor": indoor})
     with pytest.raises(UserError, match=r"--size: expected at most 32×32, .* got 64×32"):
         export(Trained.open(run, CLIENT), "onnx", tmp_path / "out", (64, 32))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_card_has_no_markup_of_names(trained, monkeypatch):

@@ -131,17 +131,13 @@ def test_vectors_count_in_delta_m_and_tables_are_evaluated_again_and_are_on_the_
 
 
 @pytest.mark.slow
-def test_a_vector_is_predicted_and_painted(finished, tmp_path):
+def test_a_vector_is_predicted_painted_and_exported(finished, tmp_path):
     Image.new("RGB", (40, 24)).save(tmp_path / "grey.png")
     command("predict", finished, tmp_path / "grey.png", "--client", "both", "-o", tmp_path / "out", "--raw")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     people = {"grey.people.png", "grey.people.npy"}
     assert names == people | {"grey.normals.png", "grey.normals.overlay.png", "grey.normals.npy"}
     assert np.load(tmp_path / "out" / "grey.people.npy").shape == (1,)
-
-
-@pytest.mark.slow
-def test_a_vector_is_exported(finished, tmp_path):
     command("export", finished, "--client", "both", "--format", "torch-export", "-o", tmp_path)
     exported = torch.export.load(tmp_path / "both.pt2").module()
     people, normals = exported(torch.zeros(1, 3, 32, 32))
@@ -257,9 +253,6 @@ def test_runs_that_declare_one_name_differently_predict_each_with_its_own(tmp_pa
     assert runs["regression"].predict(image)["things"] == pytest.approx((3.0 * head.deviation + head.mean).numpy())
 
 
-RECORDED = {"name": "x", "seed": 0, "rounds": 1, "method": {"name": "fedavg"}}
-
-
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
@@ -269,7 +262,8 @@ RECORDED = {"name": "x", "seed": 0, "rounds": 1, "method": {"name": "fedavg"}}
     ],
 )
 def test_bad_tasks_in_the_folder_of_a_run_are_one_line(tmp_path, tasks, message):
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**RECORDED, "tasks": tasks}), "utf-8")
+    values = {"name": "x", "seed": 0, "rounds": 1, "method": {"name": "fedavg"}, "tasks": tasks}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values), "utf-8")
     with pytest.raises(UserError) as error:
         _ = RunFiles(tmp_path).task_set
     assert (message in error.value.lines[0], "\n" in error.value.lines[0]) == (True, False), error.value.lines

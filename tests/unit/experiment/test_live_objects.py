@@ -91,13 +91,15 @@ def test_a_run_with_live_objects_trains_is_opened_again_and_predicts(tmp_path):
     assert (done.exit_code, "path/to/file.py:NAME" in done.output, path in done.output) == (2, True, True)
 
 
-def test_objects_are_handed_over_one_by_one():
+def test_objects_are_handed_over_one_by_one_and_what_cannot_be_a_data_set_is_named():
     pets, convolutions, _ = objects()
     small = Experiment(data={"pets": (pets(4), pets(2))}, clients=CLIENTS, model=MODEL)
     assert small.replace(method=Method(encoder=Mean())).resolved_method.encoder == Mean()
     assert small.replace(model={"encoder": convolutions}).model.encoder.is_own
     assert small.replace(tasks={"tilt": TASKS["regression"]}).task_set["tilt"].metrics
     assert len(small.open("pets", "train")) == 4
+    with pytest.raises(UserError, match=r"data\.pets.*expected a class or function of a data set"):
+        Experiment(data={"pets": object()}, clients=CLIENTS, model=MODEL)
 
 
 def test_the_same_code_has_the_same_path_and_edited_code_another():
@@ -109,11 +111,6 @@ def test_the_same_code_has_the_same_path_and_edited_code_another():
     random = type("Random", (list,), {"__getitem__": lambda self, index: {"image": torch.rand(2)}})
     assert hand_over(random([0]), "data").path == hand_over(random([0]), "data").path
     assert hand_over(nn.Conv2d, "encoder").path == "torch.nn.modules.conv:Conv2d"
-
-
-def test_what_cannot_be_a_data_set_is_named():
-    with pytest.raises(UserError, match=r"data\.pets.*expected a class or function of a data set"):
-        Experiment(data={"pets": object()}, clients=CLIENTS, model=MODEL)
 
 
 def test_a_mapping_replaces_only_what_it_names():

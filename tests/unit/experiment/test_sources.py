@@ -11,11 +11,8 @@ def test_a_config_holds_what_it_extends_except_what_that_says_of_itself(tmp_path
     base = "name: base\ntitle: The base\nbelongs_to: [Table 1]\nrounds: 3\n"
     (tmp_path / "base.yaml").write_text(f"{base}model: {{decoder_width: 8, encoder: {{drop_path: 0.1}}}}\n")
     (tmp_path / "own.yaml").write_text("extends: base.yaml\nmodel: {encoder: {drop_path: 0.2}}\n")
-    assert read_config(tmp_path / "own.yaml") == {
-        "name": "own",
-        "rounds": 3,
-        "model": {"decoder_width": 8, "encoder": {"drop_path": 0.2}},
-    }
+    model = {"decoder_width": 8, "encoder": {"drop_path": 0.2}}
+    assert read_config(tmp_path / "own.yaml") == {"name": "own", "rounds": 3, "model": model}
 
 
 def test_another_kind_or_method_replaces_all_settings_of_the_first():

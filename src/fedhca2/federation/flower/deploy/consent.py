@@ -13,7 +13,7 @@ from fedhca2.data import KINDS
 from fedhca2.data.own import OwnData
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment
-from fedhca2.experiment.build import build_client_model
+from fedhca2.experiment.build import common_client_model
 from fedhca2.experiment.clients import ClientEntry
 from fedhca2.experiment.settings import GuardBounds
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
@@ -203,7 +203,7 @@ def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
     """The profile of a client of the experiment, except its number of images."""
     labels = experiment.labels[spec.data]
-    model = build_client_model(experiment, spec, labels, experiment.size_of(spec.data))
+    model = common_client_model(experiment, spec, labels, experiment.size_of(spec.data))
     classes = class_digests(spec.tasks, labels)
     return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model), fingerprint(model), classes)
 
