@@ -15,13 +15,12 @@ from fedhca2.federation.flower.answers import (
     Allowance,
     Answers,
     Arrival,
-    Gone,
-    LostError,
+    GoneError,
     NotYetError,
     SiteAnswer,
 )
 from fedhca2.federation.flower.records import decode_profile, decode_reply, encode_profile, encode_reply
-from fedhca2.federation.gate import Expected, Refused, fault_of, plain
+from fedhca2.federation.gate import Expected, UnusableError, attempt, check_reply, plain
 from fedhca2.messages import Profile, Reply
 from fedhca2.params import Layout, Slot
 
@@ -51,7 +50,7 @@ class Shelf:
         if name in self.late:
             raise NotYetError
         if name not in self.objects:
-            raise LostError
+            raise GoneError("its answer was never completed")
         return self.objects[name]
 
     def release(self, message, arrival):
@@ -63,19 +62,23 @@ def take(shelf, node=NODE, values=VALUES, until=math.inf):
     return Answers(shelf).take("order", node, Allowance(values), until)
 
 
+def outcome(answer, read):
+    """What is read in an answer, or why it is refused."""
+    found = attempt(read, answer) if isinstance(answer, SiteAnswer) else answer
+    return found.why if isinstance(found, UnusableError) else found
+
+
 def reply_or_reason(objects):
-    """The gate's result for an answer."""
-    answer = take(Shelf(objects))
-    reply = decode_reply(answer.header, answer.rows, PROFILE) if isinstance(answer, SiteAnswer) else answer
-    outcome = reply if isinstance(reply, Refused | Gone) else fault_of(reply, EXPECTED) or reply
-    return outcome.why if isinstance(outcome, Refused | Gone) else outcome
+    def read(answer):
+        reply = decode_reply(answer.header, answer.rows, PROFILE)
+        check_reply(reply, EXPECTED)
+        return reply
+
+    return outcome(take(Shelf(objects)), read)
 
 
 def profile_or_reason(objects):
-    answer = take(Shelf(objects), values=0)
-    if isinstance(answer, SiteAnswer):
-        answer = decode_profile(answer.header, PROFILE)
-    return answer.why if isinstance(answer, Refused | Gone) else answer
+    return outcome(take(Shelf(objects), values=0), lambda answer: decode_profile(answer.header, PROFILE))
 
 
 def test_a_good_answer_arrives_as_it_was_sent():
@@ -103,14 +106,14 @@ def test_a_profile_has_no_array():
 
 
 def test_an_answer_of_another_node_is_refused():
-    assert isinstance(take(Shelf(GOOD_REPLY.sent()), node=6), Refused)
+    assert isinstance(take(Shelf(GOOD_REPLY.sent()), node=6), UnusableError)
 
 
 def test_a_missing_object_means_that_the_site_went_away():
     objects = GOOD_REPLY.sent()
     shelf = Shelf(objects)
     del shelf.objects[name_of(objects[1])]
-    assert isinstance(take(shelf), Gone)
+    assert isinstance(take(shelf), GoneError)
 
 
 def test_an_answer_is_taken_once_its_last_object_has_arrived():
@@ -155,7 +158,7 @@ def test_no_objects_whatsoever_stop_the_server(data):
     spoilt = st.sampled_from([content[:end], content[:start] + data.draw(bodies) + content[end:]])
     own = st.builds(lambda kind, body: made(kind, body, *shelf.objects.values()), kinds, bodies)
     shelf.objects[name] = data.draw(spoilt | own | bodies)
-    assert isinstance(take(shelf, values=8), SiteAnswer | Refused | Gone)
+    assert isinstance(take(shelf, values=8), SiteAnswer | UnusableError)
 
 
 values = st.recursive(

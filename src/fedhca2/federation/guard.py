@@ -8,32 +8,13 @@ from torch import Tensor
 
 from fedhca2.aggregation import Rows
 from fedhca2.experiment.settings import GuardBounds
-from fedhca2.federation.gate import Expected, check_replies, fault_of, senders
-from fedhca2.federation.moves import (
-    Move,
-    MoveLimits,
-    RowReach,
-    TrainedRow,
-    moves_of_parameters,
-    moves_of_statistics,
-    moves_of_updates,
-    moves_without_limit,
-)
+from fedhca2.federation.gate import Expected, attempt, check_replies, check_reply, senders
+from fedhca2.federation.moves import Move, MoveLimits, RowReach, TrainedRow, moves_of_parameters, moves_of_statistics
 from fedhca2.federation.server import ClientRow, Sent, Server, Stepped, group_rows, statistics_of
 from fedhca2.messages import Reply
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Lateness, ServerState, SlotKey
 from fedhca2.tasks import TASKS, TaskSet
-
-
-@dataclass(frozen=True)
-class Admission:
-    """The accepted replies by client, sorted by name; the reasons against the others; and the shares afterwards."""
-
-    used: dict[str, Reply]
-    refused: dict[str, str]
-    shares: dict[SlotKey, tuple[float, ...]]
-    unused: tuple[str, ...]  # who sent an update in a refused reply
 
 
 @dataclass(frozen=True)
@@ -60,21 +41,6 @@ class Guard:
         :param sent: what clients took before they trained.
         :param at_work: the rounds of orders that clients got in earlier rounds and had not answered.
         """
-        admission = self.admit(state, replies, sent, at_work)
-        behind = {client: state.round - reply.round for client, reply in admission.used.items()}
-        late = {client: Lateness(rounds, self.server.weight(rounds)) for client, rounds in behind.items() if rounds}
-        state = replace(state, shares=admission.shares)
-        state, deliveries, record = self.server.step(state, admission.used.values(), sent)
-        return state, deliveries, replace(record, refused=admission.refused, unused=admission.unused, late=late)
-
-    def admit(
-        self,
-        state: ServerState,
-        replies: Iterable[Reply],
-        sent: Sent | None = None,
-        at_work: Mapping[str, int] | None = None,
-    ) -> Admission:
-        """Accept or refuse every reply of a round."""
         replies, at_work = list(replies), at_work or {}
         rounds = {client: at_work.get(client, state.round) for client in self.server.profiles}
         parts = {client: self.server.uploads(client, round) for client, round in rounds.items()}
@@ -91,12 +57,15 @@ class Guard:
                     shares[key] = (*shares.get(key, ()), move.share)[-self.bounds.window :]
         refused |= too_far
         unused = tuple(client for client in senders(replies, parts) if client in refused)
-        return Admission(used, refused, shares, unused)
+        behind = {client: state.round - reply.round for client, reply in used.items()}
+        late = {client: Lateness(rounds, self.server.weight(rounds)) for client, rounds in behind.items() if rounds}
+        state, deliveries, record = self.server.step(replace(state, shares=shares), used.values(), sent)
+        return state, deliveries, replace(record, refused=refused, unused=unused, late=late)
 
     def faults_at_end(self, round: int, replies: Mapping[str, Reply]) -> dict[str, str]:
         """Why replies to the last orders cannot be used, by client."""
         expected = Expected(round, self.server.profiles, {}, {}, final=True, tasks=self.tasks)
-        faults = {client: fault_of(reply, expected) for client, reply in replies.items()}
+        faults = {client: attempt(check_reply, reply, expected) for client, reply in replies.items()}
         return {client: fault.why for client, fault in faults.items() if fault}
 
     def _measure_moves(self, round: int, replies: Mapping[str, Reply], sent: Sent) -> dict[str, dict[Slot, Move]]:
@@ -107,7 +76,7 @@ class Guard:
                 moves = self._measure_trained_moves(entries, replies, sent)
                 if statistics := statistics_of(entries, replies):
                     rows = self._rows(statistics)
-                    moves += moves_without_limit(rows) if self.reach is None else moves_of_statistics(rows)
+                    moves += _lengths(rows) if self.reach is None else moves_of_statistics(rows)
                 for entry, move in zip([*entries, *statistics], moves, strict=True):
                     moves_by_client[entry.client][entry.slot] = move
         return moves_by_client
@@ -123,15 +92,17 @@ class Guard:
         part, rows = entries[0].slot.part, self._rows(entries)
         updates = self.server.method.all_aggregators[part].sends == "updates"
         if self.reach is None or (self.server.sees_sketches and not updates):  # which do not show a move
-            return moves_without_limit(rows)
+            return _lengths(rows)
         limits, trained = MoveLimits(self.server.profiles, self.reach), []
         for entry in entries:
             round, start = replies[entry.client].round, start_of_training(self.server, entry, sent)
-            limit, ever = (
-                limits.of(entry.client, entry.slot, each) for each in (range(round, round + 1), range(round + 1))
-            )
+            rounds = range(round, round + 1), range(round + 1)
+            limit, ever = (limits.of(entry.client, entry.slot, each) for each in rounds)
             trained.append(TrainedRow(entry.row, start, limit, ever))
-        return moves_of_updates(rows, trained) if updates else moves_of_parameters(part, rows, trained)
+        if updates:
+            lengths = rows.norms().tolist()
+            return [Move(length, each.limit, True) for length, each in zip(lengths, trained, strict=True)]
+        return moves_of_parameters(part, rows, trained)
 
     def _find_excess(
         self, client: str, moves: Mapping[Slot, Move], shares: Mapping[SlotKey, tuple[float, ...]]
@@ -149,6 +120,11 @@ class Guard:
                 far = f"at most {jump:g} times as far as in recent rounds (guard.jump)"
                 return f"{slot}: expected a move {far}, got {move.share / max(recent):.4g} times"
         return None
+
+
+def _lengths(rows: Rows) -> list[Move]:
+    """Moves by the rows' lengths, which may have any finite value."""
+    return [Move(length) for length in rows.norms().tolist()]
 
 
 def start_of_training(server: Server, entry: ClientRow, sent: Sent) -> Tensor | None:

@@ -120,8 +120,8 @@ class Move:
     """
 
     distance: float
-    limit: Limit
-    followed: bool
+    limit: Limit = NO_LIMIT
+    followed: bool = False
     by: str = "what its steps and learning rates allow"
 
     @property
@@ -145,34 +145,22 @@ class TrainedRow:
         return Limit(0.0, 0.0, 2 * torch.finfo(self.row.dtype).eps * length)
 
 
-def moves_without_limit(rows: Rows) -> list[Move]:
-    """Moves by the rows' lengths, which may have any finite value."""
-    return [Move(length, NO_LIMIT, False) for length in rows.norms().tolist()]
-
-
-def moves_of_updates(rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
-    """Updates are already moves."""
-    return [Move(length, each.limit, True) for length, each in zip(rows.norms().tolist(), trained, strict=True)]
-
-
 def moves_of_parameters(part: Part, rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
     """Compare parameters with what their client was sent before training, if the server knows that."""
-    with_start = [number for number, each in enumerate(trained) if each.start is not None]
-    moves = dict(zip(with_start, _measure_since_start(rows, trained, with_start), strict=True)) if with_start else {}
-    if len(with_start) < len(trained):
-        moves = dict(enumerate(_measure_since_first(part, rows, trained))) | moves
+    known = [number for number, each in enumerate(trained) if each.start is not None]
+    moves = dict(enumerate(_measure_since_first(part, rows, trained))) if len(known) < len(trained) else {}
+    if known:
+        moves |= zip(known, _measure_since_start(rows, trained, known), strict=True)
     return [moves[number] for number in range(len(trained))]
 
 
-def _measure_since_start(rows: Rows, trained: Sequence[TrainedRow], with_start: Sequence[int]) -> list[Move]:
-    selected = rows if len(with_start) == len(trained) else _select(rows, trained, with_start)
+def _measure_since_start(rows: Rows, trained: Sequence[TrainedRow], known: Sequence[int]) -> list[Move]:
+    selected = rows if len(known) == len(trained) else _select(rows, trained, known)
     starts = [start for each in trained if (start := each.start) is not None]
-    lengths = {id(start): float(torch.linalg.vector_norm(start, dtype=torch.float64)) for start in starts}
-    rounding = [trained[number].rounding(lengths[id(start)]) for number, start in zip(with_start, starts, strict=True)]
-    distances = selected.norms(starts).tolist()
+    lengths = [float(torch.linalg.vector_norm(start, dtype=torch.float64)) for start in starts]
     return [
-        Move(distance, trained[number].limit + added, True)
-        for number, distance, added in zip(with_start, distances, rounding, strict=True)
+        Move(distance, trained[number].limit + trained[number].rounding(length), True)
+        for number, length, distance in zip(known, lengths, selected.norms(starts).tolist(), strict=True)
     ]
 
 
@@ -182,33 +170,32 @@ def _measure_since_first(part: Part, rows: Rows, trained: Sequence[TrainedRow]) 
     Encoders are compared with each other, since all start equal. Decoders and heads are compared by length, since all
     start from one distribution.
     """
-    moves = moves_without_limit(rows)
-    lengths = [move.distance for move in moves]
+    lengths = rows.norms().tolist()
+    moves = [Move(length) for length in lengths]
     finite = [number for number, length in enumerate(lengths) if isfinite(length)]
     if part == "encoder" and len(finite) > 1:
         for number, distance in zip(finite, _measure_to_most_others(_select(rows, trained, finite)), strict=True):
             farthest = max((trained[other].ever for other in finite if other != number), key=lambda one: one.within(1))
             limit = trained[number].ever + farthest + trained[number].rounding(lengths[number])
-            moves[number] = Move(distance, limit, False)
+            moves[number] = Move(distance, limit)
     elif part != "encoder" and finite:
         usual = Limit(0.0, 0.0, ALIKE * median(lengths[number] for number in finite))
+        by = f"{ALIKE:g} times the others' usual length"
         for number in finite:
-            by = f"{ALIKE:g} times the others' usual length"
-            moves[number] = Move(lengths[number], usual + trained[number].ever, False, by)
+            moves[number] = Move(lengths[number], usual + trained[number].ever, by=by)
     return moves
 
 
-def moves_of_statistics(rows: Rows, times: float = 100.0) -> list[Move]:
+def moves_of_statistics(rows: Rows) -> list[Move]:
     """Compare running statistics by length with the others': they follow the data, not the learning rate.
 
-    :param times: the most times the others' usual length. Honest statistics differ by data and by training; a factor of
-        7 has been observed.
+    Honest statistics differ by data and by training; a factor of 7 has been observed.
     """
-    lengths, moves = rows.norms().tolist(), []
+    times, lengths, moves = 100.0, rows.norms().tolist(), []
     for number, length in enumerate(lengths):
         others = [other for other in (*lengths[:number], *lengths[number + 1 :]) if isfinite(other)]
         usual = Limit(0.0, 0.0, times * median(others)) if others else NO_LIMIT
-        moves.append(Move(length, usual, False, f"{times:g} times the others' usual length"))
+        moves.append(Move(length, usual, by=f"{times:g} times the others' usual length"))
     return moves
 
 

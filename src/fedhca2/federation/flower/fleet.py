@@ -28,7 +28,7 @@ from fedhca2.federation.flower.deploy.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.deploy.superlink import fingerprint
 from fedhca2.federation.flower.site_registry import Request, SiteRegistry
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError, Wait, by_reason
-from fedhca2.federation.gate import MAX_NAME, Refused, plain
+from fedhca2.federation.gate import MAX_NAME, plain
 from fedhca2.federation.run import reopen
 from fedhca2.federation.server import check_method
 from fedhca2.federation.sum_server import Sum, Summed, visible_profile
@@ -230,22 +230,17 @@ class FlowerFleet:
         time = f" in {self.terms.deadline:g} s" if wait.is_over else ""
         return f"expected {self.quorum} clients, got {count} that {what}{time}{reasons and '; '}{reasons}"
 
-    def _read_reply(self, client: str, answer: SiteAnswer) -> Reply | Refused:
+    def _read_reply(self, client: str, answer: SiteAnswer) -> Reply:
         if self.experiment.secure_aggregation and answer.header.get("keys"):
-            keys = records.refuse_errors(read_keys)(answer)
-            if isinstance(keys, Refused):
-                return keys
-            self.keys[client] = keys
+            self.keys[client] = read_keys(answer)
         profile = visible_profile(self.profiles[client], self.experiment)
         reply = records.decode_reply(answer.header, answer.rows, profile)
-        if isinstance(reply, Refused) or not self.terms.spool:
-            return reply
-        return spool(reply, self._folder.path, records.DTYPES[self.terms.wire])
+        return spool(reply, self._folder.path, records.DTYPES[self.terms.wire]) if self.terms.spool else reply
 
-    def _read_stage(self, client: str, read: Callable[[SiteAnswer], T], answer: SiteAnswer) -> T | Refused:
+    def _read_stage(self, client: str, read: Callable[[SiteAnswer], T], answer: SiteAnswer) -> T:
         rows = 0 if answer.rows is None else answer.rows.nbytes
         self._sum_bytes["up"][client] += len(json.dumps(answer.header)) + rows
-        return records.refuse_errors(read)(answer)
+        return read(answer)
 
     def _invite(self, client: str) -> records.Header:
         return self.invitation.only_for(client).header()

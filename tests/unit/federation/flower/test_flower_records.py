@@ -15,7 +15,7 @@ from fedhca2.federation.flower.records import (
     encode_reply,
     header_of,
 )
-from fedhca2.federation.gate import Refused
+from fedhca2.federation.gate import UnusableError, attempt
 from fedhca2.messages import Addend, Delivery, Effect, Order, Profile, Reply
 from fedhca2.params import Layout, Slot
 
@@ -72,7 +72,8 @@ def test_a_reply_without_rows_has_no_array():
 
 def decoded(sent, **change):
     """Decode a reply with a changed header."""
-    return decode_reply(header_of(encode_reply(sent, "float32")) | change, torch.cat(list(sent.rows.values())), PROFILE)
+    header, rows = header_of(encode_reply(sent, "float32")) | change, torch.cat(list(sent.rows.values()))
+    return attempt(decode_reply, header, rows, PROFILE)
 
 
 def test_a_reply_arrives_as_it_was_sent():
@@ -98,12 +99,12 @@ def test_a_reply_arrives_as_it_was_sent():
     ],
 )
 def test_a_reply_with_a_wrong_header_is_refused(change):
-    assert isinstance(decoded(reply(), **change), Refused)
+    assert isinstance(decoded(reply(), **change), UnusableError)
 
 
 def profile(expected=UNCOUNTED, most=None, **change):
     """Decode a profile with a changed header."""
-    return decode_profile(header_of(encode_profile(PROFILE)) | change, expected, most)
+    return attempt(decode_profile, header_of(encode_profile(PROFILE)) | change, expected, most)
 
 
 def test_a_profile_arrives_as_it_was_sent():
@@ -121,7 +122,7 @@ def test_a_client_cannot_change_its_number_of_images_in_a_run():
 
 
 def test_a_client_has_no_more_images_than_the_experiment_declares():
-    assert isinstance(profile(most=PROFILE.samples - 1), Refused)
+    assert isinstance(profile(most=PROFILE.samples - 1), UnusableError)
 
 
 def test_a_client_whose_classes_have_other_names_than_the_experiments_is_refused():
