@@ -9,8 +9,7 @@ from torch import Tensor
 
 from fedhca2.aggregation import Rows
 from fedhca2.experiment import Experiment
-from fedhca2.federation.guard import start_of_training
-from fedhca2.federation.moves import MoveLimits, Reach
+from fedhca2.federation.guard import MoveLimits, Reach, start_of_training
 from fedhca2.federation.server import ClientRow, Mixed, Mixings, Sent, Server, Stack, empty_reply, group_rows, stack_key
 from fedhca2.messages import Profile, Reply
 from fedhca2.params import Layout, Slot

@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from math import sqrt
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from time import sleep
@@ -20,30 +19,18 @@ from fedhca2.federation.flower import records
 from fedhca2.federation.flower.records import Header, Wire
 from fedhca2.federation.flower.wait import TooFewClientsError, Wait
 from fedhca2.federation.gate import UnusableError, attempt, shown
-from fedhca2.federation.guard import Guard
-from fedhca2.federation.moves import Limit
+from fedhca2.federation.guard import Guard, LargestMove
 from fedhca2.federation.server import Server
 from fedhca2.flower.client import NOTHING_TAKEN, PROTOCOL
 from fedhca2.messages import Addend, Delivery, Order, Profile
 from fedhca2.methods import Method, resolve
 from fedhca2.objectives import Objective
-from fedhca2.params import Layout, Part, Slot, flatten
+from fedhca2.params import Layout, Slot, flatten
 from fedhca2.run_folder.checkpoints import progress_as_state, progress_from_state
 from fedhca2.run_folder.records import Progress
 
 log = logging.getLogger("flwr")  # which Flower shows
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class LargestMove:
-    """How far a value can move in a round, as the root mean square over a row; the same for all clients."""
-
-    largest: float
-
-    def of_row(self, profile: Profile, part: Part, numel: int, rounds: range, median: int) -> Limit:
-        """The farthest that a row of `numel` values can move in these rounds."""
-        return Limit(self.largest * sqrt(numel) * len(rounds))
 
 
 class Roster:

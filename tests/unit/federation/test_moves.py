@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from fedhca2.clients import Privacy, Schedule, Training
 from fedhca2.experiment import GuardBounds
-from fedhca2.federation.guard import Guard
-from fedhca2.federation.moves import Reach
+from fedhca2.federation.guard import Guard, Reach
 from fedhca2.federation.server import Server
 from fedhca2.messages import Profile, Reply
 from fedhca2.methods import METHODS, resolve
