@@ -107,7 +107,7 @@ class FlowerFleet:
             self.registry.claims |= {each["client"]: each["samples"] for each in RunFiles(folder.path).of("profile")}
         self.profiles: Mapping[str, Profile] = self.registry.profiles
         self.images = experiment.guard.images  # how many they may have: their own numbers are not trusted
-        self.summer = self if experiment.secure_aggregation else None
+        self.summer = self.add if experiment.secure_aggregation else None
         self.stops_at_once = engine.collect is None  # sites that are not this command's outlast it
         self.quorum = engine.terms.min_clients or len(experiment.specs)
         self.absent: Mapping[str, str] = {}
@@ -150,10 +150,12 @@ class FlowerFleet:
         """Give every client its order, and collect the replies that arrive before the deadline."""
         headers = {client: {**self._invite(client), "wire": self.terms.wire} for client in orders}
         contents = records.encode_orders(orders, self.terms.wire, headers)
-        requests = {
-            client: Request(contents[client], self._allowance(client, order), partial(self._read_reply, client))
-            for client, order in orders.items()
-        }
+        requests = {}
+        for client, order in orders.items():  # whose reply has as many values as the requested parts
+            layouts = self._visible(client).layouts
+            values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
+            allowance = Allowance(values, self.terms.wire)
+            requests[client] = Request(contents[client], allowance, partial(self._read_reply, client))
         late = None if any(order.finish for order in orders.values()) else self.experiment.participation.late
         if late:  # who got its order in an earlier round and has not answered is still expected to
             earlier = {client: self._unanswered.get((client, order.round)) for client, order in orders.items()}
@@ -233,8 +235,7 @@ class FlowerFleet:
     def _read_reply(self, client: str, answer: SiteAnswer) -> Reply:
         if self.experiment.secure_aggregation and answer.header.get("keys"):
             self.keys[client] = read_keys(answer)
-        profile = visible_profile(self.profiles[client], self.experiment)
-        reply = records.decode_reply(answer.header, answer.rows, profile)
+        reply = records.decode_reply(answer.header, answer.rows, self._visible(client))
         return spool(reply, self._folder.path, records.DTYPES[self.terms.wire]) if self.terms.spool else reply
 
     def _read_stage(self, client: str, read: Callable[[SiteAnswer], T], answer: SiteAnswer) -> T:
@@ -245,11 +246,8 @@ class FlowerFleet:
     def _invite(self, client: str) -> records.Header:
         return self.invitation.only_for(client).header()
 
-    def _allowance(self, client: str, order: Order) -> Allowance:
-        """What the reply to an order may hold: as many values as the requested parts have."""
-        layouts = visible_profile(self.profiles[client], self.experiment).layouts
-        values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
-        return Allowance(values, self.terms.wire)
+    def _visible(self, client: str) -> Profile:
+        return visible_profile(self.profiles[client], self.experiment)
 
 
 class Admissions:
@@ -283,14 +281,14 @@ def spool(reply: Reply, folder: Path, dtype: torch.dtype) -> Reply:
 
     The files are already unlinked, so they disappear once they are closed, even after a crash.
     """
-    return replace(reply, rows={slot: _in_file(row.to(dtype), folder) for slot, row in reply.rows.items()})
 
-
-def _in_file(row: Tensor, folder: Path) -> MappedRow:
-    try:
+    def in_file(row: Tensor) -> MappedRow:
         with NamedTemporaryFile(dir=folder) as file:
-            file.write(row.contiguous().view(torch.uint8).numpy().data)
+            file.write(row.to(dtype).contiguous().view(torch.uint8).numpy().data)
             file.flush()
-            return MappedRow.open(file.name, row.numel(), row.dtype)
+            return MappedRow.open(file.name, row.numel(), dtype)
+
+    try:
+        return replace(reply, rows={slot: in_file(row) for slot, row in reply.rows.items()})
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(folder)) from None
