@@ -58,8 +58,9 @@ class Shelf:
         return arrival is not None
 
 
-def take(shelf, node=NODE, values=VALUES, until=math.inf):
-    return Answers(shelf).take("order", node, Allowance(values), until)
+def take(source, node=NODE, values=VALUES, until=math.inf):
+    answers = source if isinstance(source, Answers) else Answers(source)
+    return answers.take("order", node, Allowance(values), until)
 
 
 def outcome(answer, read):
@@ -99,19 +100,13 @@ def test_no_chunk_of_an_array_that_does_not_fit_is_pulled(attack):
     shelf = Shelf(ATTACKS[attack](GOOD_REPLY))
     take(shelf)
     assert name_of(made("ArrayChunk", bytes(MAX_CHUNK_BYTES))) not in shelf.pulled
-
-
-def test_a_profile_has_no_array():
     assert profile_or_reason(GOOD_REPLY.sent()).startswith("array: expected none")
 
 
-def test_an_answer_of_another_node_is_refused():
-    assert isinstance(take(Shelf(GOOD_REPLY.sent()), node=6), UnusableError)
-
-
-def test_a_missing_object_means_that_the_site_went_away():
+def test_an_answer_of_another_node_is_refused_and_a_missing_object_means_that_the_site_went_away():
     objects = GOOD_REPLY.sent()
     shelf = Shelf(objects)
+    assert "another's" in take(shelf, node=6).why
     del shelf.objects[name_of(objects[1])]
     assert isinstance(take(shelf), GoneError)
 
@@ -120,18 +115,14 @@ def test_an_answer_is_taken_once_its_last_object_has_arrived():
     objects = GOOD_REPLY.sent()
     shelf = Shelf(objects, late={name_of(objects[1])})
     answers = Answers(shelf)
-    assert answers.take("order", NODE, Allowance(VALUES), math.inf) is None
+    assert take(shelf, until=time.monotonic()) is None
+    assert not shelf.pulled  # after its deadline
+    assert take(answers) is None
     before = len(shelf.pulled)
-    assert answers.take("order", NODE, Allowance(VALUES), math.inf) is None
+    assert take(answers) is None
     assert shelf.pulled[before:] == [name_of(objects[1])]
     shelf.late.clear()
-    assert isinstance(answers.take("order", NODE, Allowance(VALUES), math.inf), SiteAnswer)
-
-
-def test_after_the_deadline_nothing_is_pulled():
-    shelf = Shelf(GOOD_REPLY.sent())
-    assert take(shelf, until=time.monotonic()) is None
-    assert not shelf.pulled
+    assert isinstance(take(answers), SiteAnswer)
 
 
 @pytest.mark.parametrize("objects", [GOOD_REPLY.sent(), ATTACKS["a header that is no JSON"](GOOD_REPLY)])
