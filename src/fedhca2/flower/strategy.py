@@ -171,11 +171,9 @@ class Federated(Strategy):
             scores = self.aggregate_evaluate(done, grid.send_and_receive(messages, timeout=timeout))
             return Result(evaluate_metrics_clientapp={done: scores} if scores else {})
         result = super().start(grid, arrays, num_rounds - done, timeout, train_config, evaluate_config)
-        for metrics in (result.train_metrics_clientapp, result.evaluate_metrics_clientapp):
-            renumbered = {round + done: record for round, record in metrics.items()}
-            metrics.clear()
-            metrics.update(renumbered)
-        return result
+        trained = {round + done: record for round, record in result.train_metrics_clientapp.items()}
+        scored = {round + done: record for round, record in result.evaluate_metrics_clientapp.items()}
+        return replace(result, train_metrics_clientapp=trained, evaluate_metrics_clientapp=scored)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -243,17 +241,13 @@ class Federated(Strategy):
         tensors: Mapping[str, Tensor] = arrays.to_torch_state_dict()
         rows: dict[Layout, Tensor] = {}
         for client in self.roster.nodes.values():
-            layouts = self.roster.profiles[client].layouts
-            encoder = {slot: layout for slot, layout in layouts.items() if slot.part in ("encoder", "encoder_norms")}
-            fitting = {
-                slot: layout
-                for slot, layout in encoder.items()
-                if Layout.of({name: tensors[name] for name in layout.names if name in tensors}) == layout
-            }
-            for layout in fitting.values():
-                rows.setdefault(layout, flatten(tensors, layout))
-            if client not in self.numbers and fitting:
-                first = {slot: Delivery("nothing", (Addend(rows[layout]),)) for slot, layout in fitting.items()}
+            first = {}
+            for slot, layout in self.roster.profiles[client].layouts.items():
+                there = Layout.of({name: tensors[name] for name in layout.names if name in tensors})
+                if slot.part in ("encoder", "encoder_norms") and there == layout:
+                    rows[layout] = rows[layout] if layout in rows else flatten(tensors, layout)
+                    first[slot] = Delivery("nothing", (Addend(rows[layout]),))
+            if client not in self.numbers and first:
                 self.progress = replace(self.progress, pending={**self.progress.pending, client: first})
                 self.numbers[client] = 0
         if not rows:

@@ -7,6 +7,7 @@ in each of their messages, so it is hashed and pushed once.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import accumulate
 from secrets import token_bytes, token_hex
 from typing import Any, Literal
 
@@ -103,35 +104,30 @@ def encode_orders(orders: Mapping[str, Order], wire: Wire, headers: Mapping[str,
 
     Rows that several clients get are packed once, in the same array for all of them.
     """
-    receivers: dict[int, list[str]] = {}
     rows: dict[int, Tensor] = {}
+    receivers: dict[int, dict[str, None]] = {}
     for client, order in orders.items():
         for row in (addend.row for delivery in order.deliveries.values() for addend in delivery.addends):
             rows[row.data_ptr()] = row
-            receivers.setdefault(row.data_ptr(), []).append(client)
+            receivers.setdefault(row.data_ptr(), {})[client] = None
     groups: dict[tuple[str, ...], list[int]] = {}
     for key, clients in receivers.items():
-        groups.setdefault(tuple(dict.fromkeys(clients)), []).append(key)
+        groups.setdefault(tuple(clients), []).append(key)
     positions: dict[int, Header] = {}
     arrays: dict[str, dict[str, Array]] = {client: {} for client in orders}
     for number, (group, keys) in enumerate(groups.items()):
         name = OWN if len(group) == 1 else f"shared{number}"
-        start = 0
-        for key in keys:
-            positions[key] = {"array": name, "start": start}
-            start += rows[key].numel()
+        starts = accumulate((rows[key].numel() for key in keys), initial=0)
+        positions |= {key: {"array": name, "start": start} for key, start in zip(keys, starts, strict=False)}
         array = to_array([rows[key] for key in keys], wire)
         for client in group:
             arrays[client][name] = array
-
-    def data(order: Order) -> Header:
+    contents = {}
+    for client, order in orders.items():
         deliveries = deliveries_as_data(order.deliveries, lambda row: positions[row.data_ptr()])
-        return {**vars(order), "deliveries": deliveries, "upload": dict(order.upload)}
-
-    return {
-        client: pack({**headers.get(client, {}), "order": data(order)}, arrays[client])
-        for client, order in orders.items()
-    }
+        data = {**vars(order), "deliveries": deliveries, "upload": dict(order.upload)}
+        contents[client] = pack({**headers.get(client, {}), "order": data}, arrays[client])
+    return contents
 
 
 def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
@@ -222,9 +218,8 @@ def decode_new_profile(header: Header) -> Profile:
     """Decode the profile of a client that introduces itself."""
     for name in (header["client"], header["dataset"], *header["tasks"]):
         if not isinstance(name, str) or len(name) > MAX_NAME or not PLAIN_NAME.fullmatch(name):
-            raise UnusableError(
-                f"names: expected at most {MAX_NAME} letters, digits, '-', '_' and '.', got {shown(name)}"
-            )
+            allowed = f"at most {MAX_NAME} letters, digits, '-', '_' and '.'"
+            raise UnusableError(f"names: expected {allowed}, got {shown(name)}")
     tasks = tuple(header["tasks"])
     layouts = {Slot.parse(text): _layout(*described) for text, described in header["layouts"].items()}
     if not tasks or len(set(tasks)) < len(tasks) or not {slot.task for slot in layouts} <= {"", *tasks}:
@@ -232,10 +227,9 @@ def decode_new_profile(header: Header) -> Profile:
     return decode_profile(header, Profile(header["client"], header["dataset"], tasks, 0, layouts))
 
 
-def _layout(
-    names: Sequence[str], shapes: Sequence[Sequence[int]], *, max_tensors: int = 5_000, max_values: int = 2**36
-) -> Layout:
+def _layout(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Layout:
     """The layout of a row of a client that describes itself, if it can be one."""
+    max_tensors, max_values = 5_000, 2**36
     fits = 0 < len(names) == len(set(names)) == len(shapes) and len(names) <= max_tensors
     sizes = [size for shape in shapes for size in shape]
     if not fits or not all(isinstance(name, str) for name in names) or not all(type(size) is int for size in sizes):

@@ -251,7 +251,7 @@ class SiteRegistry:
         question = self._questions[number]
         if self.terms.named and node.name not in self._specs:
             question.mark_sent(node.last_activated_at)
-            question.close()
+            question.patience = inf
             self._refuse(number, node.name, f"key: expected that of a client of the experiment, got {shown(node.name)}")
         elif self._ask(number, node.name, self.terms.named):  # without keys: first, who it is
             question.mark_sent(node.last_activated_at)
@@ -273,7 +273,7 @@ class SiteRegistry:
                 return
         self._forget(QUESTION, node)
         self._slowest = max(self._slowest, self._questions[node].waited)
-        self._questions[node].close()
+        self._questions[node].patience = inf
         profile = attempt(self._profile, node, name, answer) if isinstance(answer, SiteAnswer) else answer
         if isinstance(profile, UnusableError):
             self._refuse(node, name, profile.why)
