@@ -60,13 +60,10 @@ def test_an_order_arrives_as_it_was_sent():
             assert (there.scale, there.remember) == (here.scale, here.remember)
 
 
-def test_a_row_for_several_clients_is_one_array():
+def test_a_row_for_several_clients_is_one_array_and_a_reply_without_rows_has_none():
     home, garden = (content["rows"] for content in encode_orders(orders(), "float32", {}).values())
     [shared] = {*home} - {OWN}
     assert home[shared] is garden[shared]
-
-
-def test_a_reply_without_rows_has_no_array():
     assert not encode_reply(Reply("home", 0), "float32").array_records
 
 
@@ -107,16 +104,13 @@ def profile(expected=UNCOUNTED, most=None, **change):
     return attempt(decode_profile, header_of(encode_profile(PROFILE)) | change, expected, most)
 
 
-def test_a_profile_arrives_as_it_was_sent():
-    assert profile() == PROFILE
-
-
 @pytest.mark.parametrize("samples", [0, -1, 10**11, 1.5, True, "7", None])
 def test_a_profile_with_an_impossible_number_of_images_is_refused(samples):
     assert profile(samples=samples).why.startswith("samples of home: expected 1 to 1000000000 training images")
 
 
 def test_a_client_cannot_change_its_number_of_images_in_a_run():
+    assert profile() == PROFILE
     changed = profile(PROFILE, samples=PROFILE.samples + 1)
     assert f"expected {PROFILE.samples} training images, as before in this run" in changed.why
 
