@@ -27,8 +27,8 @@ def second_round(experiment, folder, **terms):
     server = Server(experiment.resolved_method, fleet.profiles.values())
     replies = perform(fleet)
     _, deliveries, _ = server.step(server.start(), replies.values())
-    for seen in (grid.down, grid.up, grid.objects):
-        seen.clear()
+    grid.down.clear()
+    grid.up.clear()
     upload = experiment.resolved_method.uploads(1)
     orders = {name: Order(1, deliveries[name], upload=upload) for name in fleet.profiles}
     return grid, orders, fleet.perform(orders, lambda *_: None)

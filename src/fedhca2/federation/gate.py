@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedhca2.aggregation import Weights
 from fedhca2.messages import Effect, Profile, Reply
-from fedhca2.params import Layout, Part, Slot, unflatten
+from fedhca2.params import Part, unflatten
 from fedhca2.run_folder.records import SlotKey
 from fedhca2.tasks import TASKS, TaskSet
 
@@ -131,17 +131,13 @@ def _check_rows(reply: Reply, expected: Expected) -> None:
             raise UnusableError(f"{expectation}, got {row.dtype} ({row.layout}, {row.device})")
         if row.shape != (layouts[slot].numel,):
             raise UnusableError(f"{expectation}, got shape {tuple(row.shape)}")
-        if slot.part.endswith("_norms"):
-            _check_statistics(slot, row, layouts[slot])
-
-
-def _check_statistics(slot: Slot, row: Tensor, layout: Layout) -> None:
-    """Check running statistics, which are small. A negative variance would turn whatever it normalises into NaN."""
-    if not bool(row.isfinite().all()):
-        raise UnusableError(f"{slot}: expected finite values, got NaN or infinite ones")
-    for name, values in unflatten(row, layout).items():
-        if name.endswith("running_var") and bool((values < 0).any()):
-            raise UnusableError(f"{slot}: {name}: expected 0 or more, got {float(values.min()):.4g}")
+        if slot.part.endswith("_norms"):  # small running statistics
+            if not bool(row.isfinite().all()):
+                raise UnusableError(f"{slot}: expected finite values, got NaN or infinite ones")
+            # A negative variance would turn whatever it normalises into NaN.
+            for name, values in unflatten(row, layouts[slot]).items():
+                if name.endswith("running_var") and bool((values < 0).any()):
+                    raise UnusableError(f"{slot}: {name}: expected 0 or more, got {float(values.min()):.4g}")
 
 
 def _check_numbers(reply: Reply, expected: Expected) -> None:
