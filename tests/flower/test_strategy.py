@@ -222,19 +222,13 @@ def test_clients_with_other_encoders_share_the_rows_that_fit(tmp_path):
     assert shared == {"north/encoder", "south/encoder"}
 
 
-def test_clients_start_from_the_initial_arrays(tmp_path):
-    body = OwnModel("north").body
-    for value in body.parameters():
-        value.data.fill_(0.25)
+def test_clients_start_from_the_initial_arrays_unless_these_fit_nobody(tmp_path):
+    body = {name: torch.full_like(value, 0.25) for name, value in OwnModel("north").body.state_dict().items()}
     grid, models = make_grid(tmp_path, train=lambda model, client, round, pull: dict.fromkeys(TASKS[client], 0.0))
-    Federated("local", min_clients=3).start(grid, ArrayRecord(body.state_dict()), num_rounds=1)
+    Federated("local", min_clients=3).start(grid, ArrayRecord(body), num_rounds=1)
     assert all(bool((model.body[0].weight == 0.25).all()) for model in models.values())
-
-
-def test_initial_arrays_that_fit_nobody_are_an_error(tmp_path):
-    other = ArrayRecord({"weight": torch.zeros(2)})
     with pytest.raises(ValueError, match="initial_arrays: expected the names and shapes"):
-        FedHCA2().start(make_grid(tmp_path)[0], other, num_rounds=1)
+        FedHCA2().start(grid, ArrayRecord({"weight": torch.zeros(2)}), num_rounds=1)
 
 
 def test_a_second_node_with_the_same_name_is_refused(tmp_path):
