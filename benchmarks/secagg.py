@@ -36,7 +36,7 @@ from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.flower.local import run_local
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.in_process import InProcess
-from fedhca2.federation.sum_server import Sketcher
+from fedhca2.federation.sum_server import sketch_row
 from fedhca2.messages import Order
 from fedhca2.methods import ConflictAverse
 from fedhca2.params import Slot
@@ -241,7 +241,7 @@ def sketch() -> None:
     for size in (64, 256, 1024, 4096, 16384):
         off: list[list[float]] = [[], [], [], []]
         for seed in range(50):
-            sketches = torch.stack([Sketcher(size, seed).sketch(row, ENCODER, 0) for row in updates]).double()
+            sketches = torch.stack([sketch_row(row, size, seed, ENCODER, 0) for row in updates]).double()
             estimate = sketches @ sketches.T
             change = ConflictAverse().weights(estimate) - exact
             guess = guess_row(sketches[0], seed, numel)

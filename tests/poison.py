@@ -25,8 +25,7 @@ from torch import Tensor
 
 from fedhca2.clients import Privacy, Schedule, Training
 from fedhca2.experiment import GuardBounds
-from fedhca2.federation.guard import Guard
-from fedhca2.federation.moves import Reach
+from fedhca2.federation.guard import Guard, Reach
 from fedhca2.federation.server import Server
 from fedhca2.messages import Reply
 from fedhca2.methods import METHODS, Method, resolve

@@ -115,29 +115,22 @@ def deliveries_as_data(
     deliveries: Mapping[Slot, Delivery], locate: Callable[[Tensor], Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Convert deliveries to JSON data; `locate` gives the location of a row."""
-
-    def addend(each: Addend) -> dict[str, Any]:
-        return {**locate(each.row), "scale": each.scale, "remember": each.remember}
-
-    return {
-        str(slot): {"base": delivery.base, "addends": [addend(each) for each in delivery.addends]}
-        for slot, delivery in deliveries.items()
-    }
+    data = {}
+    for slot, delivery in deliveries.items():
+        addends = [{**locate(a.row), "scale": a.scale, "remember": a.remember} for a in delivery.addends]
+        data[str(slot)] = {"base": delivery.base, "addends": addends}
+    return data
 
 
 def deliveries_from_data(
     data: Mapping[str, Any], row: Callable[[Slot, Mapping[str, Any]], Tensor]
 ) -> dict[Slot, Delivery]:
     """Restore deliveries from `deliveries_as_data`; `row` finds the row of a slot."""
-
-    def addend(slot: Slot, each: Mapping[str, Any]) -> Addend:
-        return Addend(row(slot, each), tuple(map(float, each["scale"])), bool(each["remember"]))
-
-    slots = {Slot.parse(text): delivery for text, delivery in data.items()}
-    return {
-        slot: Delivery(delivery["base"], tuple(addend(slot, each) for each in delivery["addends"]))
-        for slot, delivery in slots.items()
-    }
+    deliveries = {}
+    for slot, values in ((Slot.parse(text), values) for text, values in data.items()):
+        addends = [Addend(row(slot, a), tuple(map(float, a["scale"])), bool(a["remember"])) for a in values["addends"]]
+        deliveries[slot] = Delivery(values["base"], tuple(addends))
+    return deliveries
 
 
 def reply_as_data(reply: Reply) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from flwr.supercore.task_identity import TaskIdentity
 App = Callable[[Message, Context], Message]
 
 
-def travel(message: Message) -> tuple[Message, dict[str, bytes]]:
-    """The message as it arrives, and the objects sent for it."""
+def travel(message: Message) -> Message:
+    """The message as it arrives."""
     objects = {key: found.deflate() for key, found in get_all_nested_objects(message).items()}
-    arrived = inflate_object_from_contents(message.object_id, dict(objects))
+    arrived = inflate_object_from_contents(message.object_id, objects)
     assert isinstance(arrived, Message)
     arrived.metadata.__dict__["_message_id"] = message.object_id
-    return arrived, objects
+    return arrived
 
 
 class InProcessGrid(Grid):
@@ -30,7 +30,6 @@ class InProcessGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 0
         self.apps = {node: (name, app) for node, (name, app) in enumerate(apps.items(), start=1)}
         self.sent: dict[str, Message] = {}
-        self.objects: dict[str, bytes] = {}  # by content: the same bytes are stored once
         self.down: list[Message] = []
         self.up: list[Message] = []
         self.silent: set[str] = set()  # nodes that do not answer orders
@@ -88,10 +87,8 @@ class InProcessGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         identities = []
         for message in messages:
-            arrived, objects = travel(message)
-            self.objects |= objects
-            self.down.append(arrived)
-            self.sent[message.object_id] = arrived
+            self.sent[message.object_id] = travel(message)
+            self.down.append(self.sent[message.object_id])
             identities.append(message.object_id)
         return identities
 
@@ -110,7 +107,7 @@ class InProcessGrid(Grid):
                 continue
             context = Context(0, message.metadata.dst_node_id, {}, RecordDict(), {})
             try:
-                reply, _ = travel(app(message, context))
+                reply = travel(app(message, context))
             except Exception as error:  # as a SuperNode does
                 reply = Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
             self.up.append(reply)

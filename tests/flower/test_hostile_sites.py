@@ -32,8 +32,7 @@ from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.records import salt, unsalt
 from fedhca2.federation.flower.wait import Wait
 from fedhca2.federation.gate import plain
-from fedhca2.federation.guard import Guard
-from fedhca2.federation.moves import Reach
+from fedhca2.federation.guard import Guard, Reach
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 

@@ -29,16 +29,14 @@ def second_round(experiment, folder, **terms):
     _, deliveries, _ = server.step(server.start(), replies.values())
     grid.down.clear()
     grid.up.clear()
-    grid.objects.clear()
     upload = experiment.resolved_method.uploads(1)
     orders = {name: Order(1, deliveries[name], upload=upload) for name in fleet.profiles}
     return grid, orders, fleet.perform(orders, lambda *_: None)
 
 
 def array_bytes(message):
-    return sum(
-        len(unsalt(array.data)) for record in message.content.array_records.values() for array in record.values()
-    )
+    arrays = [array for record in message.content.array_records.values() for array in record.values()]
+    return sum(len(unsalt(array.data)) for array in arrays)
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +49,8 @@ def test_a_message_holds_the_bytes_that_the_report_says(full):
     grid, orders, replies = full
     scales = sum(8 * len(a.scale) for o in orders.values() for d in o.deliveries.values() for a in d.addends)
     assert sum(map(array_bytes, grid.down)) == sum(order.nbytes for order in orders.values()) - scales
-    assert sum(map(array_bytes, grid.up)) == sum(
-        row.nbytes for reply in replies.values() for row in reply.rows.values()
-    )
+    rows = [row for reply in replies.values() for row in reply.rows.values()]
+    assert sum(map(array_bytes, grid.up)) == sum(row.nbytes for row in rows)
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -91,10 +88,6 @@ def test_bfloat16_halves_the_bytes_and_keeps_eight_bits_of_every_number(experime
 
 def test_nobody_can_know_the_name_of_an_object_before_it_is_sent(full):
     """A site that did could announce it first, and keep it from the others."""
-    _, orders, _ = full
-    names = [
-        set(get_all_nested_objects(content))
-        for _ in range(2)
-        for content in encode_orders(orders, "float32", {}).values()
-    ]
-    assert not set.union(*names[: len(orders)]) & set.union(*names[len(orders) :])
+    contents = [encode_orders(full[1], "float32", {}).values() for _ in range(2)]
+    once, again = ({name for content in each for name in get_all_nested_objects(content)} for each in contents)
+    assert not once & again

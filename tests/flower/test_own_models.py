@@ -44,11 +44,8 @@ def done(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_an_own_model(method):
     _, scores = in_memory(sensors(f"method={method}", "rounds=1"))
-    assert {client: set(tasks) for client, tasks in scores.items()} == {
-        "press": {"fault"},
-        "pump": {"life"},
-        "fan": {"fault", "life"},
-    }
+    tasks = {client: {*of_client} for client, of_client in scores.items()}
+    assert tasks == {"press": {"fault"}, "pump": {"life"}, "fan": {"fault", "life"}}
 
 
 def test_an_own_model_is_the_same_over_flower_and_after_a_crash(tmp_path):
@@ -78,24 +75,17 @@ def test_an_own_model_resumes_bit_for_bit(done, tmp_path):
     with pytest.raises(PowerCutError):
         run(sensors(), tmp_path, watcher=Watching(fails_in=1))
     resume(tmp_path, watcher=Watching())
-    found, expected = (
-        {client: Trained.open(out, client).model().state_dict() for client in ("press", "fan")}
-        for out in (tmp_path, done)
-    )
-    assert_equal(found, expected)
+    for client in ("press", "fan"):
+        found, expected = (Trained.open(out, client).model().state_dict() for out in (tmp_path, done))
+        assert_equal({client: found}, {client: expected})
 
 
-def test_an_own_model_has_a_page_and_is_scored_again(done, tmp_path):
+def test_an_own_model_has_a_page_and_is_scored_again_and_predicts_readings_but_no_images(done, tmp_path):
     assert "press" in write_page([RunFiles(done)], tmp_path / "page.html").read_text()
     assert evaluate(done, lambda client: None).clients == RunFiles(done).outcome.clients
-
-
-def test_an_own_model_predicts_readings_but_no_images(done, tmp_path):
     fan = Trained.open(done, "fan")
-    assert {task: values.shape for task, values in fan.predict(np.zeros((3, 64))).items()} == {
-        "fault": (1,),
-        "life": (1,),
-    }
+    shapes = {task: values.shape for task, values in fan.predict(np.zeros((3, 64))).items()}
+    assert shapes == {"fault": (1,), "life": (1,)}
     with pytest.raises(UserError, match="--client fan: expected images"):
         list(predict_files(fan, [], tmp_path))
     with pytest.raises(UserError, match="--client fan: expected images"):

@@ -74,13 +74,10 @@ def spoilt(request, tmp_path_factory):
 
 def test_scores_that_are_refused_lose_nobody_elses_and_are_not_logged(spoilt):
     found, result = spoilt
-    assert list(result.clients) == ["outdoor-semseg", "outdoor-normals"]
-    assert list(result.missing) == ["home"]
+    others = ["outdoor-semseg", "outdoor-normals"]
+    assert (list(result.clients), list(result.missing)) == (others, ["home"])
     final = [event for event in found.events if event.get("round") == 1]
-    assert {event["client"] for event in final if event["event"] in ("metric", "client")} == {
-        "outdoor-semseg",
-        "outdoor-normals",
-    }
+    assert {event["client"] for event in final if event["event"] in ("metric", "client")} == {*others}
 
 
 def test_the_page_and_the_console_name_the_client_without_scores(spoilt):
@@ -119,18 +116,12 @@ def noised(tmp_path_factory):
 def test_the_coordinator_counts_the_updates_that_each_site_has_sent_as_the_site_does(noised):
     result, sites = noised
     spent = result.privacy["clients"]
-    assert {name: found["updates"] for name, found in spent.items()} == {
-        "home": 1,
-        "outdoor-normals": 3,
-        "outdoor-semseg": 3,
-    }
+    updates = {name: found["updates"] for name, found in spent.items()}
+    assert updates == {"home": 1, "outdoor-normals": 3, "outdoor-semseg": 3}
     for name, site in sites.items():
         assert cost(Ledger.of(site.config).entries(), DELTA) == pytest.approx(spent[name]["epsilon"])
-
-
-def test_the_result_has_the_largest_epsilon_of_all_sites(noised):
-    assert noised[0].epsilon == epsilon(2.0, updates=3)
-    assert noised[0].privacy["dp_accounting"] == pytest.approx(noised[0].epsilon, rel=1e-6)
+    assert result.epsilon == epsilon(2.0, updates=3)  # the largest
+    assert result.privacy["dp_accounting"] == pytest.approx(result.epsilon, rel=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -147,28 +138,22 @@ def effects(events):
     return {(e["round"], e["client"]): (e["before"], e["after"]) for e in events if e["event"] == "effect"}
 
 
+def declined(found):
+    return [(e["round"], e["client"], e["why"]) for e in found.events if e["event"] == "declined"]
+
+
 def test_sites_that_send_scores_report_the_same_effects_as_one_process(diagnosed, tmp_path):
     run(diagnosed.experiment, tmp_path / "here", watcher=Watcher())
     here = effects(RunFiles(tmp_path / "here").events)
     pairs = [(1, "outdoor-semseg"), (2, "outdoor-semseg"), (2, "outdoor-normals")]
     assert effects(diagnosed.events) == {key: here[key] for key in pairs}
-
-
-def declined(found):
-    return [(e["round"], e["client"], e["why"]) for e in found.events if e["event"] == "declined"]
-
-
-def test_declined_losses_are_logged_with_the_reason(diagnosed):
     assert declined(diagnosed) == [
         (1, "outdoor-normals", "losses stay at the site: it sends final (scores in site.yaml)"),
         (1, "home", "losses stay at the site: noise does not cover them"),
         (2, "home", "losses stay at the site: noise does not cover them"),
     ]
-
-
-def test_no_update_is_sent_to_others_for_diagnostics(diagnosed):
     files = RunFiles(diagnosed.out)
-    assert not files.of("transfer")
+    assert not files.of("transfer")  # no update is sent to others for diagnostics
     assert [figure.id for figure in transfer_figures(files)] == ["transfer-gains", "pairs"]
 
 
@@ -188,23 +173,13 @@ def test_a_site_that_refuses_heads_is_logged_with_the_key_that_allows_them(reser
     assert refused == [{"outdoor-normals": why}] * 2
 
 
-def test_declined_scores_are_logged_with_the_reason(reserved):
-    assert declined(reserved[0]) == [
-        (1, "outdoor-semseg", "scores stay at the site: it sends final (scores in site.yaml)"),
-        (1, "home", "scores stay at the site: it sends none (scores in site.yaml)"),
-    ]
-
-
-def test_a_site_that_sends_no_scores_is_missing_only_from_the_results(reserved):
+def test_a_site_that_sends_no_scores_is_missing_only_from_the_results_and_the_page_says_why(reserved):
     found, result = reserved
-    assert list(result.clients) == ["outdoor-semseg"]
-    assert result.missing["home"] == "scores stay at the site: it sends none (scores in site.yaml)"
+    kept = "scores stay at the site: it sends none (scores in site.yaml)"
+    final = "scores stay at the site: it sends final (scores in site.yaml)"
+    assert declined(found) == [(1, "outdoor-semseg", final), (1, "home", kept)]
+    assert (list(result.clients), result.missing["home"]) == (["outdoor-semseg"], kept)
     updates = [event["client"] for event in found.events if event["event"] == "loss" and event["round"] == 1]
     assert set(updates) == {"home", "outdoor-semseg"}
-
-
-def test_the_page_shows_what_sites_declined(reserved):
-    *_, table = reasons_tables(RunFiles(reserved[0].out))
-    assert ["home", "2", "scores stay at the site: it sends none (scores in site.yaml)"] in [
-        [cell.text for cell in row] for row in table.rows
-    ]
+    *_, table = reasons_tables(RunFiles(found.out))
+    assert ["home", "2", kept] in [[cell.text for cell in row] for row in table.rows]

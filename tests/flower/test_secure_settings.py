@@ -6,7 +6,7 @@ from federations import small_experiment
 
 from fedhca2.errors import UserError
 from fedhca2.federation.run import run
-from fedhca2.federation.sum_server import Sketcher
+from fedhca2.federation.sum_server import sketch_row
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Watcher
@@ -74,8 +74,7 @@ def test_inner_products_of_sketches_estimate_those_of_rows():
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 3000, generator=rng).double()
     y = x + y
-    sketchers = [Sketcher(256, seed) for seed in range(200)]
-    sketches = [(each.sketch(x, ENCODER, 0).double(), each.sketch(y, ENCODER, 0).double()) for each in sketchers]
+    sketches = [[sketch_row(row, 256, seed, ENCODER, 0).double() for row in (x, y)] for seed in range(200)]
     found = torch.stack([one @ other for one, other in sketches])
     deviation = float((x.norm() ** 2 * y.norm() ** 2 + (x @ y) ** 2) / 256) ** 0.5
     assert abs(float(found.mean() - x @ y)) < 5 * deviation / 200**0.5
@@ -83,7 +82,6 @@ def test_inner_products_of_sketches_estimate_those_of_rows():
 
 
 def test_a_sketch_is_another_one_in_every_round():
-    row = torch.ones(100)
-    sketcher = Sketcher(64, 0)
-    assert not torch.equal(sketcher.sketch(row, ENCODER, 0), sketcher.sketch(row, ENCODER, 1))
-    assert torch.equal(sketcher.sketch(row, ENCODER, 1), sketcher.sketch(row, ENCODER, 1))
+    first, second, again = (sketch_row(torch.ones(100), 64, 0, ENCODER, round) for round in (0, 1, 1))
+    assert not torch.equal(first, second)
+    assert torch.equal(second, again)

@@ -10,11 +10,12 @@ from fedhca2.federation.flower.deploy.consent import RefusalError
 from fedhca2.federation.flower.deploy.secagg_site import LargeValueError, SumRefusedError
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.records import CANNOT, MalformedMessageError, header_of, pack
+from fedhca2.federation.flower.records import CANNOT, header_of, pack
+from fedhca2.federation.gate import UnusableError
 
 PATIENT = "Anna Müller 1962-03-04, mammography"
 SECRET = f"/srv/Mary's; ward 7, oncology/scans/{PATIENT}.png"
-KINDS = (RoundIsOverError, MalformedMessageError, SumRefusedError, LargeValueError, PermissionError, ValueError)
+KINDS = (RoundIsOverError, UnusableError, SumRefusedError, LargeValueError, PermissionError, ValueError)
 KINDS += (MemoryError, torch.OutOfMemoryError, type(PATIENT, (Exception,), {}))
 ERRORS = [*(kind(SECRET) for kind in KINDS), UserError("", SECRET), RefusalError("share", SECRET), KeyError(PATIENT)]
 ERRORS += [FileNotFoundError(2, "no such file", SECRET)]

@@ -8,16 +8,16 @@ import math
 import re
 import reprlib
 import unicodedata
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedhca2.aggregation import Weights
 from fedhca2.messages import Effect, Profile, Reply
-from fedhca2.params import Layout, Part, Slot, unflatten
+from fedhca2.params import Part, unflatten
 from fedhca2.run_folder.records import SlotKey
 from fedhca2.tasks import TASKS, TaskSet
 
@@ -25,6 +25,8 @@ MAX_NAME = 64  # characters of a name
 MAX_HEADER = 2**20  # characters of JSON; the names and shapes of a large encoder take about 50,000
 MAX_SCORES = 32  # per task
 SCORE_NAME = re.compile(r"[A-Za-z0-9_.@ -]{1,64}")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def plain(text: str, limit: int = 500) -> str:
@@ -44,34 +46,45 @@ def shown(value: object) -> str:
     return plain(reprlib.repr(value), MAX_NAME)
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Why something was refused, as plain text."""
+class UnusableError(ValueError):
+    """Something from elsewhere that is not used; `why` is plain text."""
 
-    why: str
+    def __init__(self, why: str) -> None:
+        self.why = plain(why)
+        super().__init__(self.why)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "why", plain(self.why))
+    @classmethod
+    def of(cls, error: Exception) -> "UnusableError":
+        """The refusal of what raised this error when it was read."""
+        return error if isinstance(error, cls) else cls(f"expected what can be read, got {shown(error)}")
 
 
-def read_json(text: object) -> dict[str, Any] | Refused:
-    """Parse the mapping in a text; its content is not checked.
+def attempt(read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | UnusableError:
+    """What a reader of something from elsewhere returns, or why that is refused: nothing in it may stop the server."""
+    try:
+        return read(*args, **options)
+    except OSError:  # of this machine: what is read is in memory
+        raise
+    except Exception as error:
+        return UnusableError.of(error)
 
-    >>> read_json("[" * 200_000)
-    Refused(why='header: expected JSON, got RecursionError')
+
+def read_json(text: object) -> dict[str, Any]:
+    """Parse the mapping in a text; its content is not checked. Raises UnusableError.
+
+    >>> attempt(read_json, "[" * 200_000)
+    UnusableError('header: expected JSON, got RecursionError')
     """
     if not isinstance(text, str) or len(text) > MAX_HEADER:
         got = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
-        return Refused(f"header: expected at most {MAX_HEADER} characters of JSON, got {got}")
+        raise UnusableError(f"header: expected at most {MAX_HEADER} characters of JSON, got {got}")
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return Refused(f"header: expected JSON, got {type(error).__name__}")
-    return values if isinstance(values, dict) else Refused(f"header: expected a mapping, got {shown(values)}")
-
-
-class _MisfitError(Exception):
-    """Why a reply cannot be used."""
+        raise UnusableError(f"header: expected JSON, got {type(error).__name__}") from None
+    if not isinstance(values, dict):
+        raise UnusableError(f"header: expected a mapping, got {shown(values)}")
+    return values
 
 
 @dataclass(frozen=True)
@@ -87,88 +100,74 @@ class Expected:
     tasks: TaskSet = TASKS
 
 
-def fault_of(reply: Any, expected: Expected) -> Refused | None:
-    """Why a reply cannot be used, whatever it is; None if it can. Of its rows, only running statistics are read."""
-    try:
-        _check_form(reply, expected)
-        _check_rows(reply, expected)
-        _check_numbers(reply, expected)
-    except _MisfitError as misfit:
-        return Refused(str(misfit))
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        return Refused(f"reply: expected one that can be read, got {type(error).__name__}: {shown(error)}")
-    return None
-
-
-def _check_form(reply: Reply, expected: Expected) -> None:
+def check_reply(reply: Any, expected: Expected) -> None:
+    """Raise UnusableError if this is no reply that can be used. Of its rows, only running statistics are read."""
     if not isinstance(reply, Reply):
-        raise _MisfitError(f"expected a reply, got {type(reply).__name__}")
+        raise UnusableError(f"expected a reply, got {type(reply).__name__}")
     if reply.client not in expected.profiles:
-        raise _MisfitError(f"client: expected one of {', '.join(expected.profiles)}, got {shown(reply.client)}")
+        raise UnusableError(f"client: expected one of {', '.join(expected.profiles)}, got {shown(reply.client)}")
     if not isinstance(reply.failed, str) or not isinstance(reply.declined, str):
-        raise _MisfitError(f"failed, declined: expected text, got {shown((reply.failed, reply.declined))}")
+        raise UnusableError(f"failed, declined: expected text, got {shown((reply.failed, reply.declined))}")
     round = expected.at_work.get(reply.client, expected.round)
     if type(reply.round) is not int or reply.round != round:
-        raise _MisfitError(f"round: expected {round}, got {shown(reply.round)}")
+        raise UnusableError(f"round: expected {round}, got {shown(reply.round)}")
     if reply.failed and not expected.final:
-        raise _MisfitError(f"failed: {reply.failed}")
+        raise UnusableError(f"failed: {reply.failed}")
+    _check_rows(reply, expected)
+    _check_numbers(reply, expected)
 
 
 def _check_rows(reply: Reply, expected: Expected) -> None:
     layouts = expected.profiles[reply.client].layouts
     slots = {slot for slot in layouts if slot.part in expected.parts.get(reply.client, ())}
     if set(reply.rows) != slots:
-        raise _MisfitError(f"rows: expected {_join_names(slots)}, got {_join_names(reply.rows)}")
+        raise UnusableError(f"rows: expected {_join_names(slots)}, got {_join_names(reply.rows)}")
     for slot, row in reply.rows.items():
         expectation = f"{slot}: expected {layouts[slot].numel} floating-point numbers"
         if not isinstance(row, Tensor):
-            raise _MisfitError(f"{expectation}, got {type(row).__name__}")
+            raise UnusableError(f"{expectation}, got {type(row).__name__}")
         is_supported = row.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
         if not is_supported or row.layout != torch.strided or row.is_meta:
-            raise _MisfitError(f"{expectation}, got {row.dtype} ({row.layout}, {row.device})")
+            raise UnusableError(f"{expectation}, got {row.dtype} ({row.layout}, {row.device})")
         if row.shape != (layouts[slot].numel,):
-            raise _MisfitError(f"{expectation}, got shape {tuple(row.shape)}")
-        if slot.part.endswith("_norms"):
-            _check_statistics(slot, row, layouts[slot])
-
-
-def _check_statistics(slot: Slot, row: Tensor, layout: Layout) -> None:
-    """Check running statistics, which are small. A negative variance would turn whatever it normalises into NaN."""
-    if not bool(row.isfinite().all()):
-        raise _MisfitError(f"{slot}: expected finite values, got NaN or infinite ones")
-    for name, values in unflatten(row, layout).items():
-        if name.endswith("running_var") and bool((values < 0).any()):
-            raise _MisfitError(f"{slot}: {name}: expected 0 or more, got {float(values.min()):.4g}")
+            raise UnusableError(f"{expectation}, got shape {tuple(row.shape)}")
+        if slot.part.endswith("_norms"):  # small running statistics
+            if not bool(row.isfinite().all()):
+                raise UnusableError(f"{slot}: expected finite values, got NaN or infinite ones")
+            # A negative variance would turn whatever it normalises into NaN.
+            for name, values in unflatten(row, layouts[slot]).items():
+                if name.endswith("running_var") and bool((values < 0).any()):
+                    raise UnusableError(f"{slot}: {name}: expected 0 or more, got {float(values.min()):.4g}")
 
 
 def _check_numbers(reply: Reply, expected: Expected) -> None:
     tasks = expected.profiles[reply.client].tasks
     if not _is_number(reply.seconds) or not 0 <= reply.seconds <= 1e9:
-        raise _MisfitError(f"seconds: expected 0 to 1e+09, got {shown(reply.seconds)}")
+        raise UnusableError(f"seconds: expected 0 to 1e+09, got {shown(reply.seconds)}")
     if type(reply.steps) is not int or not 1 <= reply.steps <= 1e9:
-        raise _MisfitError(f"steps: expected a whole number from 1 to 1e+09, got {shown(reply.steps)}")
+        raise UnusableError(f"steps: expected a whole number from 1 to 1e+09, got {shown(reply.steps)}")
     for slot, agreement in reply.agreement.items():
         weights = expected.weights.get(SlotKey(reply.client, slot))
         if weights is None or len(weights.value) != len(agreement):
             expectation = f"as many numbers as the learned weights, got {len(agreement)}"
-            raise _MisfitError(f"agreement of {shown(str(slot))}: expected {expectation}")
+            raise UnusableError(f"agreement of {shown(str(slot))}: expected {expectation}")
         if not all(map(_is_finite, agreement)):
-            raise _MisfitError(f"agreement of {slot}: expected finite numbers, got {shown(agreement)}")
+            raise UnusableError(f"agreement of {slot}: expected finite numbers, got {shown(agreement)}")
     if not set(reply.losses) <= set(tasks) or not all(map(_is_number, reply.losses.values())):
-        raise _MisfitError(f"losses: expected numbers for {', '.join(tasks)}, got {shown(dict(reply.losses))}")
+        raise UnusableError(f"losses: expected numbers for {', '.join(tasks)}, got {shown(dict(reply.losses))}")
     if reply.effect is not None and not (isinstance(reply.effect, Effect) and all(map(_is_finite, reply.effect))):
-        raise _MisfitError(f"effect: expected three finite numbers, got {shown(reply.effect)}")
+        raise UnusableError(f"effect: expected three finite numbers, got {shown(reply.effect)}")
     if expected.final and not reply.metrics and reply.declined:
-        raise _MisfitError(reply.declined)
+        raise UnusableError(reply.declined)
     if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
-        raise _MisfitError(f"metrics: expected those of {', '.join(tasks)}, got {_join_names(reply.metrics)}")
+        raise UnusableError(f"metrics: expected those of {', '.join(tasks)}, got {_join_names(reply.metrics)}")
     for task, scores in reply.metrics.items():
         main, are_few = expected.tasks[task].metrics, len(scores) <= MAX_SCORES
         if not are_few or not any(name in scores for name in main) or not all(map(SCORE_NAME.fullmatch, scores)):
             expectation = f"{' or '.join(main)} and at most {MAX_SCORES - 1} more"
-            raise _MisfitError(f"metrics of {task}: expected {expectation}, got {_join_names(scores)}")
+            raise UnusableError(f"metrics of {task}: expected {expectation}, got {_join_names(scores)}")
         if not all(map(_is_number, scores.values())):
-            raise _MisfitError(f"metrics of {task}: expected numbers, got {shown(dict(scores))}")
+            raise UnusableError(f"metrics of {task}: expected numbers, got {shown(dict(scores))}")
 
 
 def _is_number(value: object) -> bool:
@@ -192,7 +191,7 @@ def check_replies(replies: Iterable[Reply], expected: Expected) -> tuple[dict[st
     valid: dict[str, Reply] = {}
     refused: dict[str, str] = {}
     for reply in replies:
-        fault = fault_of(reply, expected)
+        fault = attempt(check_reply, reply, expected)
         name = plain(reply.client, MAX_NAME) if isinstance(getattr(reply, "client", None), str) else "unknown"
         if fault:
             refused.setdefault(name, fault.why)

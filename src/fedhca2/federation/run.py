@@ -13,10 +13,9 @@ from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.engine import InProcessEngine
-from fedhca2.federation.guard import Guard
+from fedhca2.federation.guard import Guard, Reach
 from fedhca2.federation.look_ahead import look_ahead_watchers
 from fedhca2.federation.membership import check_changes, drop_departed_clients
-from fedhca2.federation.moves import Reach
 from fedhca2.federation.rounds import Engine, Fleet, Outcome, has_stalled, is_due, run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds

@@ -136,7 +136,7 @@ class Server:
     def step(self, state: ServerState, replies: Iterable[Reply], sent: Sent | None = None) -> Stepped:
         """One round: learn α and β, then aggregate. A client without a reply keeps its weights and gets no delivery.
 
-        :param replies: those that `Guard.admit` has accepted.
+        :param replies: those that the guard has accepted.
         :param sent: what clients took before they trained.
         """
         used = {reply.client: reply for reply in sorted(replies, key=lambda reply: reply.client)}

@@ -1,16 +1,15 @@
 """A server that gets sums of rows, and sketches to compare them, but never a row."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedhca2.aggregation import Rows
 from fedhca2.experiment import Experiment
-from fedhca2.federation.guard import start_of_training
-from fedhca2.federation.moves import MoveLimits, Reach
+from fedhca2.federation.guard import MoveLimits, Reach, start_of_training
 from fedhca2.federation.server import ClientRow, Mixed, Mixings, Sent, Server, Stack, empty_reply, group_rows, stack_key
 from fedhca2.messages import Profile, Reply
 from fedhca2.params import Layout, Slot
@@ -34,14 +33,11 @@ class Summed:
     """Sums without the clients that dropped out; None if too few are left, or if the sum would be a single row."""
 
     rows: Sequence[Tensor | None]
-    dropped: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict)  # whose rows are in none of them, and why
 
 
-class SecureSummer(Protocol):
-    """Clients that add up the rows of their last replies without revealing one."""
-
-    def add(self, round: int, sums: Sequence[Sum]) -> Summed:
-        """Compute these sums; `dropped` names the clients whose rows are in none of them."""
+# Lets clients add up the rows of their last replies in a round without revealing one.
+SecureSummer = Callable[[int, Sequence[Sum]], Summed]
 
 
 def visible_profile(profile: Profile, experiment: Experiment) -> Profile:
@@ -53,16 +49,9 @@ def visible_profile(profile: Profile, experiment: Experiment) -> Profile:
     return replace(profile, layouts={slot: sketch for slot in profile.layouts if slot.part in parts})
 
 
-@dataclass(frozen=True)
-class Sketcher:
-    """Sketches of rows by a random projection that is the same for all clients and new in every round."""
-
-    size: int
-    seed: int
-
-    def sketch(self, row: Tensor, slot: Slot, round: int) -> Tensor:
-        """A row's sketch, [size]."""
-        return Rows.unnamed([row]).sketches(self.size, derive(self.seed, "sketch", round, str(slot)))[0][0].cpu()
+def sketch_row(row: Tensor, size: int, seed: int, slot: Slot, round: int) -> Tensor:
+    """A row's sketch, [size]: a random projection that is the same for all clients and new in every round."""
+    return Rows.unnamed([row]).sketches(size, derive(seed, "sketch", round, str(slot)))[0][0].cpu()
 
 
 class SumOnlyServer(Server):
@@ -77,7 +66,7 @@ class SumOnlyServer(Server):
         summer: SecureSummer,
         present: Mapping[str, Profile] | None = None,
     ) -> None:
-        """:param summer: the clients, which compute the sums."""
+        """:param summer: asks the clients, which compute the sums."""
         super().__init__(experiment.resolved_method, profiles, present)
         self.experiment, self.summer = experiment, summer
 
@@ -106,7 +95,7 @@ class SumOnlyServer(Server):
             for stack, mixing in mixings
         ]
         parts = [part for blends in parts_by_mixing for rows in blends for part in rows if len(part.sum.weights) > 1]
-        summed = self.summer.add(round, [part.sum for part in parts]) if parts else Summed(())
+        summed = self.summer(round, [part.sum for part in parts]) if parts else Summed(())
         dropped = dict(summed.dropped)
         rows_by_part: dict[int, Tensor] = {}
         for part, row in zip(parts, summed.rows, strict=True):

@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from math import sqrt
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from time import sleep
@@ -17,32 +16,20 @@ from torch import Tensor
 from fedhca2.clients import load_state, save_state
 from fedhca2.experiment.settings import GuardBounds, Participation
 from fedhca2.federation.flower import records
-from fedhca2.federation.flower.records import Header, Wire, refuse_errors
+from fedhca2.federation.flower.records import Header, Wire
 from fedhca2.federation.flower.wait import TooFewClientsError, Wait
-from fedhca2.federation.gate import Refused, plain, shown
-from fedhca2.federation.guard import Guard
-from fedhca2.federation.moves import Limit
+from fedhca2.federation.gate import UnusableError, attempt, shown
+from fedhca2.federation.guard import Guard, LargestMove
 from fedhca2.federation.server import Server
 from fedhca2.flower.client import NOTHING_TAKEN, PROTOCOL
 from fedhca2.messages import Addend, Delivery, Order, Profile
 from fedhca2.methods import Method, resolve
 from fedhca2.objectives import Objective
-from fedhca2.params import Layout, Part, Slot, flatten
+from fedhca2.params import Layout, Slot, flatten
 from fedhca2.run_folder.records import Progress, progress_as_state, progress_from_state
 
 log = logging.getLogger("flwr")  # which Flower shows
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class LargestMove:
-    """How far a value can move in a round, as the root mean square over a row; the same for all clients."""
-
-    largest: float
-
-    def of_row(self, profile: Profile, part: Part, numel: int, rounds: range, median: int) -> Limit:
-        """The farthest that a row of `numel` values can move in these rounds."""
-        return Limit(self.largest * sqrt(numel) * len(rounds))
 
 
 class Roster:
@@ -74,32 +61,35 @@ class Roster:
 
     def _introduce(self, message: Message) -> None:
         """Remember which client a node is, unless it cannot be that client."""
-        node = message.metadata.src_node_id
-        if message.has_error():
-            log.warning("node %d did not introduce itself: %s", node, plain(str(message.error.reason)))
-            return
-        profile = refuse_errors(self._read_profile)(message)
-        if isinstance(profile, Refused):
-            log.warning("node %d is refused: %s", node, profile.why)
-            self.refused[node] = profile.why
+        node, profile = message.metadata.src_node_id, attempt(self._read_profile, message)
+        if isinstance(profile, UnusableError):
+            log.warning("node %d is left out: %s", node, profile.why)
+            if not message.has_error():
+                self.refused[node] = profile.why
             return
         self.profiles[profile.client], self.nodes[node] = profile, profile.client
         log.info("%s has joined: %s, %d samples", profile.client, ", ".join(profile.tasks), profile.samples)
 
-    def _read_profile(self, message: Message) -> Profile | Refused:
-        header = records.header_of(message.content)
+    def _read_profile(self, message: Message) -> Profile:
+        header = read_header(message)
         if (version := header.get("protocol")) != PROTOCOL:
-            return Refused(f"protocol: expected {PROTOCOL}, got {shown(version)}: install the same fedhca2 everywhere")
-        profile = records.decode_new_profile(header)
-        if isinstance(profile, Refused):
-            return profile
-        if profile.client in self.nodes.values():
-            return Refused(f"{profile.client} has already joined as another node")
-        if self.profiles.get(profile.client, profile) != profile:
-            return Refused(
-                f"{profile.client}: expected the tasks, parameters and images that it had before, got others"
+            raise UnusableError(
+                f"protocol: expected {PROTOCOL}, got {shown(version)}: install the same fedhca2 everywhere"
             )
+        profile = records.decode_new_profile(header)
+        if profile.client in self.nodes.values():
+            raise UnusableError(f"{profile.client} has already joined as another node")
+        if self.profiles.get(profile.client, profile) != profile:
+            same = "the tasks, parameters and images that it had before"
+            raise UnusableError(f"{profile.client}: expected {same}, got others")
         return profile
+
+
+def read_header(message: Message) -> Header:
+    """The header of an answer; raises UnusableError if it is none."""
+    if message.has_error():
+        raise UnusableError(str(message.error.reason))
+    return records.header_of(message.content)
 
 
 class Federated(Strategy):
@@ -180,11 +170,9 @@ class Federated(Strategy):
             scores = self.aggregate_evaluate(done, grid.send_and_receive(messages, timeout=timeout))
             return Result(evaluate_metrics_clientapp={done: scores} if scores else {})
         result = super().start(grid, arrays, num_rounds - done, timeout, train_config, evaluate_config)
-        for metrics in (result.train_metrics_clientapp, result.evaluate_metrics_clientapp):
-            renumbered = {round + done: record for round, record in metrics.items()}
-            metrics.clear()
-            metrics.update(renumbered)
-        return result
+        trained = {round + done: record for round, record in result.train_metrics_clientapp.items()}
+        scored = {round + done: record for round, record in result.evaluate_metrics_clientapp.items()}
+        return replace(result, train_metrics_clientapp=trained, evaluate_metrics_clientapp=scored)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -252,17 +240,13 @@ class Federated(Strategy):
         tensors: Mapping[str, Tensor] = arrays.to_torch_state_dict()
         rows: dict[Layout, Tensor] = {}
         for client in self.roster.nodes.values():
-            layouts = self.roster.profiles[client].layouts
-            encoder = {slot: layout for slot, layout in layouts.items() if slot.part in ("encoder", "encoder_norms")}
-            fitting = {
-                slot: layout
-                for slot, layout in encoder.items()
-                if Layout.of({name: tensors[name] for name in layout.names if name in tensors}) == layout
-            }
-            for layout in fitting.values():
-                rows.setdefault(layout, flatten(tensors, layout))
-            if client not in self.numbers and fitting:
-                first = {slot: Delivery("nothing", (Addend(rows[layout]),)) for slot, layout in fitting.items()}
+            first = {}
+            for slot, layout in self.roster.profiles[client].layouts.items():
+                there = Layout.of({name: tensors[name] for name in layout.names if name in tensors})
+                if slot.part in ("encoder", "encoder_norms") and there == layout:
+                    rows[layout] = rows[layout] if layout in rows else flatten(tensors, layout)
+                    first[slot] = Delivery("nothing", (Addend(rows[layout]),))
+            if client not in self.numbers and first:
                 self.progress = replace(self.progress, pending={**self.progress.pending, client: first})
                 self.numbers[client] = 0
         if not rows:
@@ -288,23 +272,22 @@ class Federated(Strategy):
             messages.append(Message(content, node_of[client], kind))
         return messages
 
-    def _read(self, message: Message, read: Callable[[Header, Tensor | None, Profile], T | Refused]) -> T | None:
+    def _read(self, message: Message, read: Callable[[Header, Tensor | None, Profile], T]) -> T | None:
         """What a client answered, with a note of the rows that it has taken; None if that cannot be used."""
         node = message.metadata.src_node_id
         client = self.roster.nodes.get(node, "")
 
-        @refuse_errors
-        def read_answer() -> T | Refused:
-            if message.has_error() or not client:
-                return Refused(str(message.error.reason) if message.has_error() else "it is not a client")
-            header = records.header_of(message.content)
+        def read_answer() -> T:
+            header = read_header(message)
+            if not client:
+                raise UnusableError("it is not a client")
             taken = header.get("taken")
             if type(taken) is int and taken <= self.numbers.get(client, NOTHING_TAKEN):
                 self.taken[client] = taken
             return read(header, records.to_rows(message.content).get(records.OWN), self.roster.profiles[client])
 
-        answer = read_answer()
-        if isinstance(answer, Refused):
+        answer = attempt(read_answer)
+        if isinstance(answer, UnusableError):
             log.warning("%s is left out: %s", client or f"node {node}", answer.why)
             return None
         return answer
@@ -325,8 +308,7 @@ class Federated(Strategy):
             )
         self.run, self.progress = state.values["run"], progress_from_state(state)
         self.numbers, self.taken = state.values["numbers"], state.values["taken"]
-        profiles = [records.decode_new_profile(data) for data in state.values["profiles"]]
-        self.roster = Roster(profile for profile in profiles if isinstance(profile, Profile))
+        self.roster = Roster(map(records.decode_new_profile, state.values["profiles"]))
 
 
 class FedHCA2(Federated):

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from fedhca2.experiment import GuardBounds
-from fedhca2.federation.guard import Guard
-from fedhca2.federation.moves import Reach
+from fedhca2.federation.guard import Guard, Reach
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Addend, Delivery, Order, Reply

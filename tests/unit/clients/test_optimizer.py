@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from fedhca2.clients import Privacy, Training
 from fedhca2.clients.training import Learner, OptimizerConfig, take_step
-from fedhca2.federation.moves import Reach
+from fedhca2.federation.guard import Reach
 from fedhca2.messages import Order, Profile
 from fedhca2.methods import resolve
 from fedhca2.objectives import DECODER_AND_HEAD, ENCODER, HeadsFirst

@@ -6,7 +6,7 @@ import torch
 from fedhca2.clients.training import Schedule
 from fedhca2.errors import UserError
 from fedhca2.federation.forecast import forecast
-from fedhca2.federation.moves import Reach
+from fedhca2.federation.guard import Reach
 from fedhca2.objectives import HeadsFirst, Objective, parts_of_epochs
 from small_run import SETTINGS, clients_of, models, run_small, same_models, same_runs, small
 

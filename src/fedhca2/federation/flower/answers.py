@@ -35,7 +35,7 @@ from fedhca2.federation.flower.records import (
     Header,
     unsalt,
 )
-from fedhca2.federation.gate import MAX_HEADER, Refused, plain, read_json, shown
+from fedhca2.federation.gate import MAX_HEADER, UnusableError, read_json, shown
 
 MAX_CHUNK_BYTES = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # of an array in one object
 SMALL_BYTES = 2**16  # of an object that only names others, and of what surrounds a body
@@ -45,14 +45,6 @@ Pull = Callable[[str, Kind, int], bytes]  # an object by name, of this kind and 
 
 class NotYetError(Exception):
     """An object that was announced but has not arrived."""
-
-
-class LostError(Exception):
-    """An object that will never arrive."""
-
-
-class MisfitError(Exception):
-    """An object that is not what it should be."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +63,11 @@ class SiteAnswer:
     rows: Tensor | None  # all rows, concatenated
 
 
-@dataclass(frozen=True)
-class Gone:
+class GoneError(UnusableError):
     """The site went away with the message, or half-way through its answer."""
 
-    why: str
 
-
-class Failed(Refused):
+class FailedError(UnusableError):
     """The site, or Flower at the site, reports a failure."""
 
 
@@ -140,7 +129,7 @@ class SuperLinkSource:
         """Fetch an object of an answer; raises NotYetError if it has not arrived."""
         answer = self.client.PullObject(PullObjectRequest(node=self.node, run_id=self.run, object_id=name))
         if not answer.object_found:
-            raise LostError
+            raise GoneError("its answer was never completed")
         if not answer.object_available:
             raise NotYetError
         return bytes(answer.object_content)
@@ -169,7 +158,7 @@ class Answers:
         """The answers to a grid's messages."""
         return cls(SuperLinkSource(grid) if isinstance(grid, HttpGrid) else MemorySource(grid))
 
-    def take(self, message: str, node: int, allowance: Allowance, until: float) -> SiteAnswer | Refused | Gone | None:
+    def take(self, message: str, node: int, allowance: Allowance, until: float) -> SiteAnswer | UnusableError | None:
         """The answer to a message; None if it is not complete yet.
 
         :param node: the node that the message was sent to.
@@ -180,17 +169,13 @@ class Answers:
             if arrival is None:
                 return None
             self._arrivals[message] = arrival
-            answer = _failure(arrival, node) or self._open(message, arrival, allowance, until)
+            answer: SiteAnswer | UnusableError = self._open(message, arrival, node, allowance, until)
         except NotYetError:
             return None
-        except LostError:
-            answer = Gone("its answer was never completed")
-        except MisfitError as error:
-            answer = Refused(str(error))
         except (RunEndedError, LinkLostError):  # no site's fault
             raise
         except Exception as error:  # nothing in an answer may stop the server
-            answer = Refused(f"answer: expected one that can be read, got {shown(error)}")
+            answer = UnusableError.of(error)
         self.forget(message)
         return answer
 
@@ -202,37 +187,44 @@ class Answers:
         self._missing.pop(message, None)
         return self._source.release(message, self._arrivals.pop(message, None))
 
-    def _open(self, message: str, arrival: Arrival, allowance: Allowance, until: float) -> SiteAnswer | Refused:
+    def _open(self, message: str, arrival: Arrival, node: int, allowance: Allowance, until: float) -> SiteAnswer:
         def pull(name: str, kind: Kind, limit: int) -> bytes:
             if monotonic() >= until:
                 raise NotYetError
             self._missing[message] = name
             content = self._source.pull(name)
             if len(content) > limit + SMALL_BYTES:
-                raise MisfitError(f"{kind.__name__}: expected at most {limit} B, got {len(content)} B")
+                raise UnusableError(f"{kind.__name__}: expected at most {limit} B, got {len(content)} B")
             return content
 
+        # Flower's codes for a node that went away, with the order or half-way through its reply: this is not a failure.
+        gone = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
+        if arrival.code in gone and arrival.node == SUPERLINK_NODE_ID:
+            raise GoneError(arrival.reason)
+        if arrival.node not in (node, SUPERLINK_NODE_ID):
+            raise UnusableError("answer: expected one from the node that was asked, got another's")
+        if arrival.code is not None:
+            raise FailedError(f"failed: {arrival.reason}")
         if message in self._missing:
             self._source.pull(self._missing[message])
         content = internals.get_object_children_ids_from_object_content(pull(arrival.object, Message, SMALL_BYTES))
         if len(content) != 1:
-            raise MisfitError(f"message: expected one content, got {len(content)}")
-        records = _names(pull(content[0], RecordDict, SMALL_BYTES), RecordDict)
-        if not {HEADER_RECORD} <= set(records) <= {HEADER_RECORD, ROWS_RECORD}:
-            raise MisfitError(f"records: expected {HEADER_RECORD} and {ROWS_RECORD}, got {shown(list(records))}")
-        header = read_json(ConfigRecord.inflate(pull(records[HEADER_RECORD], ConfigRecord, 4 * MAX_HEADER)).get("json"))
-        if isinstance(header, Refused):
-            return header
+            raise UnusableError(f"message: expected one content, got {len(content)}")
+        named = _names(pull(content[0], RecordDict, SMALL_BYTES), RecordDict)
+        if not {HEADER_RECORD} <= set(named) <= {HEADER_RECORD, ROWS_RECORD}:
+            raise UnusableError(f"records: expected {HEADER_RECORD} and {ROWS_RECORD}, got {shown(list(named))}")
+        header = read_json(ConfigRecord.inflate(pull(named[HEADER_RECORD], ConfigRecord, 4 * MAX_HEADER)).get("json"))
         if CANNOT in header:
-            return Refused(f"failed: {header[CANNOT] if isinstance(header[CANNOT], str) else shown(header[CANNOT])}")
-        return SiteAnswer(header, _rows(pull, records[ROWS_RECORD], allowance) if ROWS_RECORD in records else None)
+            why = header[CANNOT]
+            raise UnusableError(f"failed: {why if isinstance(why, str) else shown(why)}")
+        return SiteAnswer(header, _rows(pull, named[ROWS_RECORD], allowance) if ROWS_RECORD in named else None)
 
 
 def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
     """The values of the only array that is allowed."""
     arrays = _names(pull(name, ArrayRecord, SMALL_BYTES), ArrayRecord)
     if set(arrays) != {OWN}:
-        raise MisfitError(f"arrays: expected {OWN}, got {shown(list(arrays))}")
+        raise UnusableError(f"arrays: expected {OWN}, got {shown(list(arrays))}")
     dtype = DTYPES[allowance.wire]
     size = allowance.values * dtype.itemsize
     count = ceil(size / PIECE_BYTES)
@@ -240,46 +232,32 @@ def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
     rows = bytearray(size)
     for number in reversed(range(count)):  # what was sent last arrives last
         start = number * PIECE_BYTES
-        chunk = unsalt(
-            internals.get_object_body(pull(chunks[number], internals.ArrayChunk, MAX_CHUNK_BYTES), internals.ArrayChunk)
-        )
+        content = pull(chunks[number], internals.ArrayChunk, MAX_CHUNK_BYTES)
+        chunk = unsalt(internals.get_object_body(content, internals.ArrayChunk))
         if len(chunk) != min(PIECE_BYTES, size - start):
-            raise MisfitError(f"array: expected pieces of {PIECE_BYTES} B, got one of {len(chunk)} B")
+            raise UnusableError(f"array: expected pieces of {PIECE_BYTES} B, got one of {len(chunk)} B")
         rows[start : start + len(chunk)] = chunk
     values = torch.frombuffer(rows, dtype=dtype)
     return values.float() if dtype.is_floating_point else values
-
-
-def _failure(arrival: Arrival, node: int) -> Refused | Gone | None:
-    """Classify an arrival that is not an answer."""
-    # Flower's codes for a node that went away, with the order or half-way through its reply: this is not a failure.
-    gone = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
-    if arrival.code in gone and arrival.node == SUPERLINK_NODE_ID:
-        return Gone(plain(arrival.reason))
-    if arrival.node not in (node, SUPERLINK_NODE_ID):
-        return Refused("answer: expected one from the node that was asked, got another's")
-    return Failed(f"failed: {arrival.reason}") if arrival.code is not None else None
 
 
 def _names(content: bytes, kind: Kind) -> dict[str, str]:
     """The names of an object's contents, and the SuperLink's names for them."""
     names = json.loads(internals.get_object_body(content, kind))
     if not isinstance(names, dict):
-        raise MisfitError(f"{kind.__name__}: expected names of objects, got {shown(names)}")
+        raise UnusableError(f"{kind.__name__}: expected names of objects, got {shown(names)}")
     return names
 
 
 def _chunks(content: bytes, allowance: Allowance, count: int) -> list[str]:
     """The pieces of an array in order, if the array fits."""
-    array, children = (
-        json.loads(internals.get_object_body(content, Array)),
-        internals.get_object_children_ids_from_object_content(content),
-    )
+    array = json.loads(internals.get_object_body(content, Array))
     got = (array["stype"], array["dtype"], array["shape"])
     if got != (STYPE, allowance.wire, [allowance.values]) or not count:
         expected = f"{allowance.values} values of {STYPE} {allowance.wire}" if count else "none"
-        raise MisfitError(f"array: expected {expected}, got {shown(got)}")
+        raise UnusableError(f"array: expected {expected}, got {shown(got)}")
     numbers = array["arraychunk_ids"]
     if len(numbers) != count:
-        raise MisfitError(f"array: expected {count} pieces, got {len(numbers)}")
+        raise UnusableError(f"array: expected {count} pieces, got {len(numbers)}")
+    children = internals.get_object_children_ids_from_object_content(content)
     return [children[number] for number in numbers]

@@ -28,7 +28,7 @@ from fedhca2.federation.flower.deploy.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.deploy.superlink import fingerprint
 from fedhca2.federation.flower.site_registry import Request, SiteRegistry
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError, Wait, by_reason
-from fedhca2.federation.gate import MAX_NAME, Refused, plain
+from fedhca2.federation.gate import MAX_NAME, plain
 from fedhca2.federation.run import reopen
 from fedhca2.federation.server import check_method
 from fedhca2.federation.sum_server import Sum, Summed, visible_profile
@@ -107,7 +107,7 @@ class FlowerFleet:
             self.registry.claims |= {each["client"]: each["samples"] for each in RunFiles(folder.path).of("profile")}
         self.profiles: Mapping[str, Profile] = self.registry.profiles
         self.images = experiment.guard.images  # how many they may have: their own numbers are not trusted
-        self.summer = self if experiment.secure_aggregation else None
+        self.summer = self.add if experiment.secure_aggregation else None
         self.stops_at_once = engine.collect is None  # sites that are not this command's outlast it
         self.quorum = engine.terms.min_clients or len(experiment.specs)
         self.absent: Mapping[str, str] = {}
@@ -150,10 +150,12 @@ class FlowerFleet:
         """Give every client its order, and collect the replies that arrive before the deadline."""
         headers = {client: {**self._invite(client), "wire": self.terms.wire} for client in orders}
         contents = records.encode_orders(orders, self.terms.wire, headers)
-        requests = {
-            client: Request(contents[client], self._allowance(client, order), partial(self._read_reply, client))
-            for client, order in orders.items()
-        }
+        requests = {}
+        for client, order in orders.items():  # whose reply has as many values as the requested parts
+            layouts = self._visible(client).layouts
+            values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
+            allowance = Allowance(values, self.terms.wire)
+            requests[client] = Request(contents[client], allowance, partial(self._read_reply, client))
         late = None if any(order.finish for order in orders.values()) else self.experiment.participation.late
         if late:  # who got its order in an earlier round and has not answered is still expected to
             earlier = {client: self._unanswered.get((client, order.round)) for client, order in orders.items()}
@@ -230,31 +232,22 @@ class FlowerFleet:
         time = f" in {self.terms.deadline:g} s" if wait.is_over else ""
         return f"expected {self.quorum} clients, got {count} that {what}{time}{reasons and '; '}{reasons}"
 
-    def _read_reply(self, client: str, answer: SiteAnswer) -> Reply | Refused:
+    def _read_reply(self, client: str, answer: SiteAnswer) -> Reply:
         if self.experiment.secure_aggregation and answer.header.get("keys"):
-            keys = records.refuse_errors(read_keys)(answer)
-            if isinstance(keys, Refused):
-                return keys
-            self.keys[client] = keys
-        profile = visible_profile(self.profiles[client], self.experiment)
-        reply = records.decode_reply(answer.header, answer.rows, profile)
-        if isinstance(reply, Refused) or not self.terms.spool:
-            return reply
-        return spool(reply, self._folder.path, records.DTYPES[self.terms.wire])
+            self.keys[client] = read_keys(answer)
+        reply = records.decode_reply(answer.header, answer.rows, self._visible(client))
+        return spool(reply, self._folder.path, records.DTYPES[self.terms.wire]) if self.terms.spool else reply
 
-    def _read_stage(self, client: str, read: Callable[[SiteAnswer], T], answer: SiteAnswer) -> T | Refused:
+    def _read_stage(self, client: str, read: Callable[[SiteAnswer], T], answer: SiteAnswer) -> T:
         rows = 0 if answer.rows is None else answer.rows.nbytes
         self._sum_bytes["up"][client] += len(json.dumps(answer.header)) + rows
-        return records.refuse_errors(read)(answer)
+        return read(answer)
 
     def _invite(self, client: str) -> records.Header:
         return self.invitation.only_for(client).header()
 
-    def _allowance(self, client: str, order: Order) -> Allowance:
-        """What the reply to an order may hold: as many values as the requested parts have."""
-        layouts = visible_profile(self.profiles[client], self.experiment).layouts
-        values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
-        return Allowance(values, self.terms.wire)
+    def _visible(self, client: str) -> Profile:
+        return visible_profile(self.profiles[client], self.experiment)
 
 
 class Admissions:
@@ -288,14 +281,14 @@ def spool(reply: Reply, folder: Path, dtype: torch.dtype) -> Reply:
 
     The files are already unlinked, so they disappear once they are closed, even after a crash.
     """
-    return replace(reply, rows={slot: _in_file(row.to(dtype), folder) for slot, row in reply.rows.items()})
 
-
-def _in_file(row: Tensor, folder: Path) -> MappedRow:
-    try:
+    def in_file(row: Tensor) -> MappedRow:
         with NamedTemporaryFile(dir=folder) as file:
-            file.write(row.contiguous().view(torch.uint8).numpy().data)
+            file.write(row.to(dtype).contiguous().view(torch.uint8).numpy().data)
             file.flush()
-            return MappedRow.open(file.name, row.numel(), row.dtype)
+            return MappedRow.open(file.name, row.numel(), dtype)
+
+    try:
+        return replace(reply, rows={slot: in_file(row) for slot, row in reply.rows.items()})
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(folder)) from None

@@ -6,8 +6,8 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from subprocess import Popen
@@ -30,7 +30,7 @@ from fedhca2.federation.flower.deploy.link import Link, make_keys
 from fedhca2.federation.flower.deploy.processes import start
 from fedhca2.federation.flower.deploy.site import MODEL_FILE
 from fedhca2.federation.flower.deploy.site_config import SiteLimits
-from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError, SuperLink
+from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError
 from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.fleet import FlowerEngine, check_resumable, check_spread, read_note
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError
@@ -74,11 +74,11 @@ def resume_over_flower(out: Path, *, watcher: Watcher, overrides: Sequence[str] 
 
 
 def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: Watcher, baseline: Path | None) -> Result:
-    engines = {"flower-local": run_local, "flower-ray": run_ray}
     require_paths("engine", experiment.own_code)
+    run = run_local if engine == "flower-local" else run_ray
     try:
         terms = NetworkSettings(await_refused=False)  # these sites' settings cannot change
-        return engines[engine](experiment, out, watcher, terms, baseline)
+        return run(experiment, out, watcher, terms, baseline)
     except (TooFewClientsError, RunEndedError, LinkLostError, httpx.HTTPError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         hint = f"; resume with: {shlex.join(['fedhca2', 'resume', str(out)])}" if RunFiles(out).begun else ""
@@ -90,50 +90,32 @@ def run_local(
 ) -> Result:
     """Run an experiment with each client in its own process, or continue it if its folder exists.
 
-    No process is left running, however it ends.
+    No process is left running, however it ends. Logs and the sites' states are next to the run's folder. If the
+    SuperLink ends a Flower run early, the work continues in a new one: it does so when the clock jumps, since
+    heartbeats, tokens and messages expire by wall-clock time.
     """
-    with _federation(experiment, out) as link:
-
-        def work(grid: Grid) -> Result:
-            engine = FlowerEngine(grid, terms, "flower-local", partial(collect, out), link.registrations)
-            return run_or_resume(experiment, out, watcher=watcher, engine=engine, baseline=baseline)
-
-        return _until_done(link, work, out, terms.deadline)
-
-
-def _until_done(link: SuperLink, work: Callable[[Grid], Result], out: Path, deadline: float | None) -> Result:
-    """Do the work in a Flower run; if the SuperLink ends that run early, continue in a new one.
-
-    The SuperLink does so when the clock jumps, since heartbeats, tokens and messages expire by wall-clock time.
-    """
-    stalled = 0
-    while True:
-        before = RunFiles(out).checkpoints
-        try:
-            with link.run(deadline) as grid:
-                return work(grid)
-        except (RunEndedError, httpx.HTTPStatusError) as error:
-            stalled = stalled + 1 if RunFiles(out).checkpoints == before else 0
-            if stalled > 2:  # of the Flower runs in a row, none has completed a round
-                raise
-            log.warning("%s; continuing in a new run from the last checkpoint", str(error).splitlines()[0])
-
-
-@contextmanager
-def _federation(experiment: Experiment, out: Path) -> Iterator[SuperLink]:
-    """A SuperLink with a site for every client; logs and the sites' states are next to the run's folder."""
-    sites = sites_folder(out)
-    names = [spec.name for spec in experiment.specs]
-    with tempfile.TemporaryDirectory(prefix="fedhca2-flower-") as folder:
-        home = Path(folder)
+    names, sites, stalled = [spec.name for spec in experiment.specs], sites_folder(out), 0
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedhca2-flower-")))
         make_keys(home / "keys", names)
         files = write_sites(experiment, sites, continued=RunFiles(out).begun)
-        with Link(home / "keys", "127.0.0.1:0", logs=sites) as link:
-            link.register(names)
-            for name in names:
-                keys = home / "keys" / "sites" / name
-                link.add(f"site {name}", partial(start_site, link.public, files[name], keys, home / name, sites))
-            yield link.superlink
+        link = stack.enter_context(Link(home / "keys", "127.0.0.1:0", logs=sites))
+        link.register(names)
+        for name in names:
+            keys = home / "keys" / "sites" / name
+            link.add(f"site {name}", partial(start_site, link.public, files[name], keys, home / name, sites))
+        while True:
+            before = RunFiles(out).checkpoints
+            try:
+                with link.superlink.run(terms.deadline) as grid:
+                    registrations = link.superlink.registrations
+                    engine = FlowerEngine(grid, terms, "flower-local", partial(collect, out), registrations)
+                    return run_or_resume(experiment, out, watcher=watcher, engine=engine, baseline=baseline)
+            except (RunEndedError, httpx.HTTPStatusError) as error:
+                stalled = stalled + 1 if RunFiles(out).checkpoints == before else 0
+                if stalled > 2:  # of the Flower runs in a row, none has completed a round
+                    raise
+                log.warning("%s; continuing in a new run from the last checkpoint", str(error).splitlines()[0])
 
 
 def sites_folder(out: Path) -> Path:

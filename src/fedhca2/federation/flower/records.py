@@ -5,11 +5,11 @@ in each of their messages, so it is hashed and pushed once.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import wraps
+from itertools import accumulate
 from secrets import token_bytes, token_hex
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -17,7 +17,7 @@ from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from torch import Tensor
 
 from fedhca2.experiment.clients import NAME as PLAIN_NAME
-from fedhca2.federation.gate import MAX_NAME, MAX_SCORES, SCORE_NAME, Refused, plain, read_json, shown
+from fedhca2.federation.gate import MAX_NAME, MAX_SCORES, SCORE_NAME, UnusableError, plain, read_json, shown
 from fedhca2.messages import (
     Order,
     Profile,
@@ -40,25 +40,6 @@ HEADER_RECORD, ROWS_RECORD, OWN = "header", "rows", "own"
 STAGE, CANNOT = "stage", "cannot"
 
 Header = dict[str, Any]
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class MalformedMessageError(ValueError):
-    """A message that is not what it should be, for any reason."""
-
-
-def refuse_errors(read: Callable[P, T | Refused]) -> Callable[P, T | Refused]:
-    """The same reader of an answer, which refuses the answer instead of raising anything."""
-
-    @wraps(read)
-    def read_or_refuse(*args: P.args, **options: P.kwargs) -> T | Refused:
-        try:
-            return read(*args, **options)
-        except Exception as error:  # nothing in an answer may stop the server
-            return Refused(f"answer cannot be read: {shown(error)}")
-
-    return read_or_refuse
 
 
 def pack(header: Header, arrays: Mapping[str, Array] | None = None) -> RecordDict:
@@ -73,11 +54,7 @@ def pack(header: Header, arrays: Mapping[str, Array] | None = None) -> RecordDic
 
 def header_of(content: RecordDict) -> Header:
     """The JSON header of a message."""
-    record = content.config_records.get(HEADER_RECORD)
-    header = read_json(record and record.get("json"))
-    if isinstance(header, Refused):
-        raise MalformedMessageError(header.why)
-    return header
+    return read_json(content.config_records.get(HEADER_RECORD, ConfigRecord()).get("json"))
 
 
 def to_array(rows: Sequence[Tensor], wire: str) -> Array:
@@ -114,10 +91,10 @@ def to_rows(content: RecordDict) -> dict[str, Tensor]:
     for name, array in content.array_records[ROWS_RECORD].items():
         if array.stype != STYPE or array.dtype not in DTYPES:
             expected = f"{STYPE} of {', '.join(DTYPES)}"
-            raise MalformedMessageError(f"array: expected {expected}, got {array.stype} {array.dtype}")
+            raise UnusableError(f"array: expected {expected}, got {array.stype} {array.dtype}")
         dtype, data = DTYPES[array.dtype], unsalt(array.data)
         if array.shape != (len(data) // dtype.itemsize,) or len(data) % dtype.itemsize:
-            raise MalformedMessageError(f"array of shape {array.shape}: expected as many values, got {len(data)} B")
+            raise UnusableError(f"array of shape {array.shape}: expected as many values, got {len(data)} B")
         rows[name] = torch.frombuffer(data, dtype=dtype).float()
     return rows
 
@@ -127,35 +104,30 @@ def encode_orders(orders: Mapping[str, Order], wire: Wire, headers: Mapping[str,
 
     Rows that several clients get are packed once, in the same array for all of them.
     """
-    receivers: dict[int, list[str]] = {}
     rows: dict[int, Tensor] = {}
+    receivers: dict[int, dict[str, None]] = {}
     for client, order in orders.items():
         for row in (addend.row for delivery in order.deliveries.values() for addend in delivery.addends):
             rows[row.data_ptr()] = row
-            receivers.setdefault(row.data_ptr(), []).append(client)
+            receivers.setdefault(row.data_ptr(), {})[client] = None
     groups: dict[tuple[str, ...], list[int]] = {}
     for key, clients in receivers.items():
-        groups.setdefault(tuple(dict.fromkeys(clients)), []).append(key)
+        groups.setdefault(tuple(clients), []).append(key)
     positions: dict[int, Header] = {}
     arrays: dict[str, dict[str, Array]] = {client: {} for client in orders}
     for number, (group, keys) in enumerate(groups.items()):
         name = OWN if len(group) == 1 else f"shared{number}"
-        start = 0
-        for key in keys:
-            positions[key] = {"array": name, "start": start}
-            start += rows[key].numel()
+        starts = accumulate((rows[key].numel() for key in keys), initial=0)
+        positions |= {key: {"array": name, "start": start} for key, start in zip(keys, starts, strict=False)}
         array = to_array([rows[key] for key in keys], wire)
         for client in group:
             arrays[client][name] = array
-
-    def data(order: Order) -> Header:
+    contents = {}
+    for client, order in orders.items():
         deliveries = deliveries_as_data(order.deliveries, lambda row: positions[row.data_ptr()])
-        return {**vars(order), "deliveries": deliveries, "upload": dict(order.upload)}
-
-    return {
-        client: pack({**headers.get(client, {}), "order": data(order)}, arrays[client])
-        for client, order in orders.items()
-    }
+        data = {**vars(order), "deliveries": deliveries, "upload": dict(order.upload)}
+        contents[client] = pack({**headers.get(client, {}), "order": data}, arrays[client])
+    return contents
 
 
 def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
@@ -166,12 +138,12 @@ def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
         name, start, size = position["array"], position["start"], layouts[slot].numel
         values = arrays[name][start : start + size] if name in arrays else torch.empty(0)
         if start < 0 or values.numel() != size:
-            raise MalformedMessageError(f"array {name!r}: expected {size} values from {start} on, got {values.numel()}")
+            raise UnusableError(f"array {name!r}: expected {size} values from {start} on, got {values.numel()}")
         return values
 
     unknown = [slot for slot in map(Slot.parse, header["deliveries"]) if slot not in layouts]
     if unknown:
-        raise MalformedMessageError(f"deliveries: expected {', '.join(map(str, layouts))}, got {unknown[0]}")
+        raise UnusableError(f"deliveries: expected {', '.join(map(str, layouts))}, got {unknown[0]}")
     flags = {each.name: bool(header[each.name]) for each in fields(Order) if each.type is bool}
     return Order(header["round"], deliveries_from_data(header["deliveries"], row), upload=header["upload"], **flags)
 
@@ -182,25 +154,24 @@ def encode_reply(reply: Reply, wire: Wire, **header: Any) -> RecordDict:
     return pack(header, {OWN: to_array(list(reply.rows.values()), wire)} if reply.rows else None)
 
 
-@refuse_errors
-def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply | Refused:
+def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply:
     """Decode this client's reply; its round, names and numbers are not checked yet."""
     if header.get("client") != profile.client:
-        return Refused(f"client: expected {profile.client}, got {shown(header.get('client'))}")
+        raise UnusableError(f"client: expected {profile.client}, got {shown(header.get('client'))}")
     slots = [Slot.parse(slot) for slot in header["slots"]]
     pieces = torch.split(torch.empty(0) if rows is None else rows, [profile.layouts[slot].numel for slot in slots])
     if len(set(slots)) != len(slots):
-        return Refused(f"slots: expected each once, got {shown(header['slots'])}")
+        raise UnusableError(f"slots: expected each once, got {shown(header['slots'])}")
     reply = reply_from_data(header, dict(zip(slots, pieces, strict=True)))
     return replace(reply, failed=plain(reply.failed), declined=plain(reply.declined))
 
 
-def decode_scores(header: Header, rows: Tensor | None, profile: Profile) -> dict[str, float] | Refused:
+def decode_scores(header: Header, rows: Tensor | None, profile: Profile) -> dict[str, float]:
     """Decode the scores of a user's own client, as 'client/score'."""
     scores, most = header["scores"], MAX_SCORES * len(profile.tasks)
     names = [name for name, value in scores.items() if SCORE_NAME.fullmatch(name) and isinstance(value, float)]
     if len(names) != len(scores) or len(names) > most:
-        return Refused(f"scores: expected at most {most} numbers with short names, got others")
+        raise UnusableError(f"scores: expected at most {most} numbers with short names, got others")
     return {f"{profile.client}/{name}": scores[name] for name in names}
 
 
@@ -216,8 +187,7 @@ def profile_as_data(profile: Profile) -> Header:
     return data
 
 
-@refuse_errors
-def decode_profile(header: Header, expected: Profile, most: int | None = None) -> Profile | Refused:
+def decode_profile(header: Header, expected: Profile, most: int | None = None) -> Profile:
     """Decode the profile in an answer, if it is the expected one.
 
     A site can choose its number of images, once: from 1 to `most`, unless the expected profile already has one.
@@ -227,40 +197,39 @@ def decode_profile(header: Header, expected: Profile, most: int | None = None) -
         task in expected.tasks and isinstance(digest, str) and len(digest) <= MAX_NAME
         for task, digest in classes.items()
     ):
-        return Refused(f"classes of {client}: expected digests by task, got {shown(classes)}")
+        raise UnusableError(f"classes of {client}: expected digests by task, got {shown(classes)}")
     if others := [task for task, digest in expected.classes.items() if classes.get(task) != digest]:
-        return Refused(f"classes of {client}, {others[0]}: expected the experiment's names, got others")
+        raise UnusableError(f"classes of {client}, {others[0]}: expected the experiment's names, got others")
     for key, value in profile_as_data(expected).items():
         if key not in ("samples", "classes") and header.get(key) != value:
             if key == "layouts":
-                return Refused(f"layouts of {client}: expected those of the experiment's model, got others")
-            return Refused(f"{key} of {client}: expected {shown(value)}, got {shown(header.get(key))}")
+                raise UnusableError(f"layouts of {client}: expected those of the experiment's model, got others")
+            raise UnusableError(f"{key} of {client}: expected {shown(value)}, got {shown(header.get(key))}")
     samples, most = header.get("samples"), most or 10**9
     if type(samples) is not int or not 1 <= samples <= most:
-        return Refused(f"samples of {client}: expected 1 to {most} training images, got {shown(samples)}")
+        raise UnusableError(f"samples of {client}: expected 1 to {most} training images, got {shown(samples)}")
     if samples != (expected.samples or samples):
         before = f"{expected.samples} training images, as before in this run"
-        return Refused(f"samples of {client}: expected {before}, got {samples}")
+        raise UnusableError(f"samples of {client}: expected {before}, got {samples}")
     return replace(expected, samples=samples, classes=classes)
 
 
-@refuse_errors
-def decode_new_profile(header: Header) -> Profile | Refused:
+def decode_new_profile(header: Header) -> Profile:
     """Decode the profile of a client that introduces itself."""
     for name in (header["client"], header["dataset"], *header["tasks"]):
         if not isinstance(name, str) or len(name) > MAX_NAME or not PLAIN_NAME.fullmatch(name):
-            return Refused(f"names: expected at most {MAX_NAME} letters, digits, '-', '_' and '.', got {shown(name)}")
+            allowed = f"at most {MAX_NAME} letters, digits, '-', '_' and '.'"
+            raise UnusableError(f"names: expected {allowed}, got {shown(name)}")
     tasks = tuple(header["tasks"])
     layouts = {Slot.parse(text): _layout(*described) for text, described in header["layouts"].items()}
     if not tasks or len(set(tasks)) < len(tasks) or not {slot.task for slot in layouts} <= {"", *tasks}:
-        return Refused(f"tasks: expected those of the decoders and heads, each once, got {shown(tasks)}")
+        raise UnusableError(f"tasks: expected those of the decoders and heads, each once, got {shown(tasks)}")
     return decode_profile(header, Profile(header["client"], header["dataset"], tasks, 0, layouts))
 
 
-def _layout(
-    names: Sequence[str], shapes: Sequence[Sequence[int]], *, max_tensors: int = 5_000, max_values: int = 2**36
-) -> Layout:
+def _layout(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Layout:
     """The layout of a row of a client that describes itself, if it can be one."""
+    max_tensors, max_values = 5_000, 2**36
     fits = 0 < len(names) == len(set(names)) == len(shapes) and len(names) <= max_tensors
     sizes = [size for shape in shapes for size in shape]
     if not fits or not all(isinstance(name, str) for name in names) or not all(type(size) is int for size in sizes):

@@ -22,17 +22,17 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.grid import Grid
 
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.answers import Allowance, Answers, Failed, Gone, SiteAnswer
+from fedhca2.federation.flower.answers import Allowance, Answers, FailedError, GoneError, SiteAnswer
 from fedhca2.federation.flower.deploy.consent import Invitation, expected_profile
 from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.records import decode_profile, pack
 from fedhca2.federation.flower.wait import LOST_AFTER, TIMES_AS_LONG, NetworkSettings, Transmission, Wait
-from fedhca2.federation.gate import MAX_NAME, Refused, plain, shown
+from fedhca2.federation.gate import MAX_NAME, UnusableError, attempt, plain, shown
 from fedhca2.messages import Profile
 
 NODES_EVERY = 1.0  # seconds between checks for online nodes
 ORDER, QUESTION = "train", "query"  # Flower's types of messages: a request, and the question who a node is
-Answer = SiteAnswer | Refused | Gone
+Answer = SiteAnswer | UnusableError
 log = logging.getLogger("fedhca2.server")
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Request(Generic[T]):
 
     content: RecordDict
     allowance: Allowance  # for the answer
-    read: Callable[[SiteAnswer], T | Refused]  # nothing in an answer makes it raise an error
+    read: Callable[[SiteAnswer], T]  # raises an error if the answer is unusable
     transmission: Transmission = field(default_factory=Transmission)
     took: float | None = None  # the seconds until its answer
     failures: int = 0
@@ -62,8 +62,8 @@ class _Sent:
 
     node: int
     kind: str  # ORDER or QUESTION
-    allowance: Allowance
     take: Callable[[Answer], None] | None = None  # handles its answer; None: the answer is not needed
+    allowance: Allowance = field(default_factory=Allowance)
 
 
 class SiteRegistry:
@@ -138,37 +138,43 @@ class SiteRegistry:
 
     def _send(self, client: str, request: Request[T], lost_after: float) -> None:
         """Send a request, unless the node is offline or already has it; again if it seems to be lost."""
-        number, transmission = self._node_of[client], request.transmission
-        if number not in self._online:
+        number = self._node_of[client]
+        if number not in self._online or not self._is_due(number, ORDER, request.transmission, lost_after, client):
             return
-        since = self._online[number].last_activated_at
-        if not transmission.is_due(since, lost_after):
-            return
-        if since == transmission.holder:  # the first answer counts
-            fault = "%s has not answered for %.0f s, and gets its order again: it may be lost"
-            log.warning(fault, client, transmission.waited)
-        else:
-            self._forget(ORDER, number)
-        if self._push(request.content, _Sent(number, ORDER, request.allowance, partial(self._take, client, request))):
-            transmission.mark_sent(since)
+        sent = _Sent(number, ORDER, partial(self._take, client, request), request.allowance)
+        if self._push(request.content, sent):
+            request.transmission.mark_sent(self._online[number].last_activated_at)
             request.why = "no reply in time"
         else:
             del self._online[number]  # until it is seen again
             request.why = "Flower did not accept its order"
 
+    def _is_due(self, node: int, kind: str, transmission: Transmission, lost_after: float, whom: str) -> bool:
+        """Whether an online node gets a message now: for the first time, or again. Its first answer counts."""
+        since = self._online[node].last_activated_at
+        if not transmission.is_due(since, lost_after):
+            return False
+        if since == transmission.holder:
+            fault = "%s has not answered for %.0f s, and gets its message again: it may be lost"
+            log.warning(fault, whom, transmission.waited)
+        else:  # a returning node introduces itself again, and may have other settings
+            self._forget(kind, node)
+        return True
+
     def _take(self, client: str, request: Request[T], answer: Answer) -> None:
         """Keep an answer, or make sure that the request is sent again."""
-        if isinstance(answer, Gone):
-            log.warning("%s went away, and its order waits for it: %s", client, answer.why)
-            self._online.pop(self._node_of[client], None)
-            request.transmission.holder, request.why = None, "offline"
-            return
-        outcome = answer if isinstance(answer, Refused) else request.read(answer)
-        if not isinstance(outcome, Refused):
+        outcome = attempt(request.read, answer) if isinstance(answer, SiteAnswer) else answer
+        if not isinstance(outcome, UnusableError):
             request.answer, request.took = outcome, request.transmission.waited
             return
-        log.warning("%s: %s", client, outcome.why)
-        request.transmission.holder, request.why, request.failures = None, outcome.why, request.failures + 1
+        request.transmission.holder, request.why = None, outcome.why
+        if isinstance(outcome, GoneError):
+            log.warning("%s went away, and its order waits for it: %s", client, outcome.why)
+            self._online.pop(self._node_of[client], None)
+            request.why = "offline"
+        else:
+            log.warning("%s: %s", client, outcome.why)
+            request.failures += 1
 
     def poll(self, wait: Wait, *, invite: bool = True) -> None:
         """Check for nodes, introductions and answers, after a short wait."""
@@ -235,34 +241,29 @@ class SiteRegistry:
         self._checked_at = monotonic()
         self._online = {node.node_id: node for node in self.grid.get_nodes()}
         lost_after = LOST_AFTER + TIMES_AS_LONG * min(self._slowest, 600.0)  # one slow site counts for ten minutes
-        for number, node in self._online.items():
-            if invite and self._questions[number].is_due(node.last_activated_at, lost_after):
-                self._invite(number, node.name, node.last_activated_at)
+        for number, node in self._online.items() if invite else ():
+            whom = f"node {number} ({plain(node.name, MAX_NAME)})"
+            if self._is_due(number, QUESTION, self._questions[number], lost_after, whom):
+                self._invite(number, node)
 
-    def _invite(self, number: int, name: str, since: str) -> None:
-        """Ask a node to introduce itself, if its key belongs to a client. If asked twice, its first answer counts."""
+    def _invite(self, number: int, node: NodeInfo) -> None:
+        """Ask a node to introduce itself, if its key belongs to a client."""
         question = self._questions[number]
-        if question.holder == since:
-            again = "node %d (%s) has not introduced itself for %.0f s, and is asked again"
-            log.warning(again, number, plain(name, MAX_NAME), question.waited)
-        else:  # a returning node introduces itself again, and may have other settings
-            self._forget(QUESTION, number)
-        if self.terms.named and name not in self._specs:
-            fault = Refused(f"key: expected that of a client of the experiment, got {shown(name)}")
-            question.mark_sent(since)
-            question.close()
-            self._refuse(number, plain(name, MAX_NAME), fault)
-        elif self._ask(number, name, self.terms.named):  # without keys: first, who it is
-            question.mark_sent(since)
+        if self.terms.named and node.name not in self._specs:
+            question.mark_sent(node.last_activated_at)
+            question.patience = inf
+            self._refuse(number, node.name, f"key: expected that of a client of the experiment, got {shown(node.name)}")
+        elif self._ask(number, node.name, self.terms.named):  # without keys: first, who it is
+            question.mark_sent(node.last_activated_at)
 
     def _ask(self, node: int, name: str, invite: bool) -> bool:
         """Ask a node to introduce itself, with the invitation of the client of this name, if it is one."""
         header = self.invitation.only_for(name).header() if invite else {}
-        return self._push(pack(header), _Sent(node, QUESTION, Allowance(), partial(self._introduce, node, name)))
+        return self._push(pack(header), _Sent(node, QUESTION, partial(self._introduce, node, name)))
 
     def _introduce(self, node: int, name: str, answer: Answer) -> None:
         """Accept a client, or let its site know why not."""
-        if isinstance(answer, Gone | Failed):
+        if isinstance(answer, GoneError | FailedError):
             log.warning("node %d did not introduce itself: %s", node, answer.why)
             return  # it is asked again as if the question were lost, so that one that always fails is asked rarely
         if isinstance(answer, SiteAnswer) and not self.terms.named and [*answer.header] == ["client"]:
@@ -272,10 +273,10 @@ class SiteRegistry:
                 return
         self._forget(QUESTION, node)
         self._slowest = max(self._slowest, self._questions[node].waited)
-        self._questions[node].close()
-        profile = answer if isinstance(answer, Refused) else self._profile(node, name, answer)
-        if isinstance(profile, Refused):
-            self._refuse(node, name, profile)
+        self._questions[node].patience = inf
+        profile = attempt(self._profile, node, name, answer) if isinstance(answer, SiteAnswer) else answer
+        if isinstance(profile, UnusableError):
+            self._refuse(node, name, profile.why)
             return
         profiles = {**self.profiles, profile.client: profile}
         self.profiles.clear()  # the same mapping, in the order of the experiment
@@ -285,29 +286,25 @@ class SiteRegistry:
         self._refused.pop(node, None)
         log.info("%s has joined: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
 
-    def _profile(self, node: int, registered: str, answer: SiteAnswer) -> Profile | Refused:
-        """The profile of a node whose key is registered under this name, if it is valid."""
+    def _profile(self, node: int, registered: str, answer: SiteAnswer) -> Profile:
+        """The profile of a node whose key is registered under this name; raises UnusableError if it is not valid."""
         name = registered if self.terms.named else answer.header.get("client")
         if not isinstance(name, str) or name not in self._specs:
-            return Refused(f"client: expected one of the experiment, got {shown(name)}")
+            raise UnusableError(f"client: expected one of the experiment, got {shown(name)}")
         holder = self._node_of.get(name, node)
         if holder != node and (self.terms.named or holder in self._online):
-            return Refused(f"{name} has already joined as node {holder}")
+            raise UnusableError(f"{name} has already joined as node {holder}")
         expected = replace(self.expected[name], samples=self.claims.get(name, 0))
         profile = decode_profile(answer.header, expected, self.experiment.guard.images.get(name))
-        return profile if isinstance(profile, Refused) else self._same_classes(profile) or profile
-
-    def _same_classes(self, profile: Profile) -> Refused | None:
-        """Refuse a client whose classes have other names than those of an accepted client of the same data set."""
         for other in self.profiles.values():
-            if other.client != profile.client and other.dataset == profile.dataset:
-                for task in profile.classes.keys() & other.classes.keys():
-                    if profile.classes[task] != other.classes[task]:
-                        expected = f"the names that {other.client} has for the same data set"
-                        return Refused(f"classes of {profile.client}, {task}: expected {expected}, got others")
-        return None
+            names = other.classes if other.client != name and other.dataset == profile.dataset else {}
+            if unlike := [task for task, digest in profile.classes.items() if names.get(task, digest) != digest]:
+                fault = f"expected the names that {other.client} has for the same data set, got others"
+                raise UnusableError(f"classes of {name}, {unlike[0]}: {fault}")
+        return profile
 
-    def _refuse(self, node: int, name: str, fault: Refused) -> None:
-        log.warning("node %d (%s) is refused: %s", node, name, fault.why)
-        self._refused[node] = (name, fault.why)
-        self._push(pack({"refused": fault.why}), _Sent(node, QUESTION, Allowance()))
+    def _refuse(self, node: int, name: str, why: str) -> None:
+        name = plain(name, MAX_NAME)
+        log.warning("node %d (%s) is refused: %s", node, name, why)
+        self._refused[node] = (name, plain(why))
+        self._push(pack({"refused": plain(why)}), _Sent(node, QUESTION))

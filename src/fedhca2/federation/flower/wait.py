@@ -72,7 +72,7 @@ class Transmission:
 
     holder: str | None = None  # start time of the node that has it; None: it must be sent (again)
     sent: float = 0.0  # when it was sent last
-    patience: float = 1.0  # how much longer than usual it is waited for before it is sent again
+    patience: float = 1.0  # how much longer than usual it is waited for before it is sent again; inf: until a restart
 
     @property
     def waited(self) -> float:
@@ -87,10 +87,6 @@ class Transmission:
         """Note that this node has it from now on."""
         self.patience = 2 * self.patience if since == self.holder else 1.0
         self.holder, self.sent = since, monotonic()
-
-    def close(self) -> None:
-        """Never send it to this node again, unless it restarts."""
-        self.patience = math.inf
 
 
 def by_reason(clients: Mapping[str, str], named: int = 5) -> str:

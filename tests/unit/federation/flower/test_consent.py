@@ -205,6 +205,11 @@ def test_more_work_than_a_site_gives_is_refused_before_anything_is_built(work):
     assert refused.value.keys == (f"limits.{key}",)
 
 
+def test_a_setting_that_the_site_does_not_know_is_refused():
+    with pytest.raises(RefusalError, match="^copy_models_to: expected a setting"):
+        invitation(copy_models_to="/home").accept(site())
+
+
 def test_a_site_may_give_and_share_more():
     accepted = accept(experiment(**WORK["epochs"][0], method=HEADS), site(limits={"epochs": 10**9}, share=PARTS))
     assert accepted.specs[0].epochs == 10**9

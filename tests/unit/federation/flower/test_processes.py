@@ -49,6 +49,14 @@ def test_a_process_listens_on_an_inherited_socket(tmp_path):
     stop([process])
 
 
+def test_a_process_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "colorsys.py").write_text("print('foreign')")
+    monkeypatch.chdir(tmp_path)
+    process = start(["python", "-m", "colorsys"], tmp_path / "home", tmp_path / "log")
+    assert process.wait(timeout=30) == 0
+    assert (tmp_path / "log").read_text() == ""
+
+
 @pytest.mark.parametrize(
     "address", ["localhost", ":1", "localhost:", "localhost:http", "localhost:65536", "localhost:²"]
 )

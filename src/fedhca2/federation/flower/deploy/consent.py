@@ -109,6 +109,8 @@ class Invitation:
 
         Raises UserError if the experiment has no such client, or asks for something that the site does not allow.
         """
+        if unknown := sorted(self.experiment.keys() - Experiment.model_fields.keys()):
+            raise RefusalError(unknown[0][:80], "expected a setting of this version of fedhca2")
         spec = self._spec_of(site)
         # With classes from the site's files of the same names, if the site lists them.
         classes = with_classes(spec.model.model_dump(), lambda path: _own_path(path, site.encoders))

@@ -51,7 +51,9 @@ def start(
     output = log.open("ab") if log else None
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # Parallel processes use one thread each, like clients in one process, so that the results are the same bits.
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
+    # With -m, Python would look for modules in the working directory first, which may be anyone's.
+    own = {"FLWR_HOME": str(home), "PATH": path, "PYTHONSAFEPATH": "1"}
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, **QUIET, **own}
     executable = shutil.which(command[0], path=path)
     if executable is None:
         raise FileNotFoundError(f"{command[0]} is not installed; run: pip install 'fedhca2[flower]'")

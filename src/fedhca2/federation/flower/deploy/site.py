@@ -21,7 +21,7 @@ from fedhca2.federation.flower.deploy.consent import Invitation, check_order
 from fedhca2.federation.flower.deploy.secagg_site import Secrets, SumMember, new_keys
 from fedhca2.federation.flower.deploy.site_config import SPENT, Ledger, Sent, SiteConfig, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
-from fedhca2.federation.sum_server import Sketcher
+from fedhca2.federation.sum_server import sketch_row
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
 from fedhca2.tasks import TASKS, TaskSet
@@ -86,9 +86,9 @@ class Site:
         settings = experiment.secure_aggregation
         if settings is None:
             return reply
-        sketcher, parts = Sketcher(settings.sketch, experiment.seed), settings.sketched(experiment.resolved_method)
+        kind, parts = (settings.sketch, experiment.seed), settings.sketched(experiment.resolved_method)
         rows = {slot: row for slot, row in reply.rows.items() if slot.part in parts}
-        return replace(reply, rows={slot: sketcher.sketch(row, slot, order.round) for slot, row in rows.items()})
+        return replace(reply, rows={slot: sketch_row(row, *kind, slot, order.round) for slot, row in rows.items()})
 
     def keys(self, invitation: Invitation, order: Order) -> list[str]:
         """New public keys for the sum that this site's rows go into after this order, if there is one."""

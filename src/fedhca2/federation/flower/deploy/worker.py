@@ -41,7 +41,6 @@ from fedhca2.federation.flower.internals import TaskType, pull_task_input, push_
 from fedhca2.federation.flower.records import (
     CANNOT,
     STAGE,
-    MalformedMessageError,
     Wire,
     decode_order,
     encode_profile,
@@ -50,7 +49,7 @@ from fedhca2.federation.flower.records import (
     pack,
 )
 from fedhca2.federation.flower.wait import NetworkSettings
-from fedhca2.federation.gate import plain
+from fedhca2.federation.gate import UnusableError, plain
 from fedhca2.federation.run import run_or_resume
 from fedhca2.run_folder.records import ServerRecord, Watcher
 from fedhca2.words import counted
@@ -60,7 +59,7 @@ SENTENCES: Mapping[type[Exception], str] = {
     RefusalError: "this site does not allow it",  # with the settings that refuse
     UserError: "the experiment does not fit the settings or data of this site",
     RoundIsOverError: "the round is over at this site",
-    MalformedMessageError: "the message cannot be read",
+    UnusableError: "the message cannot be read",
     SumRefusedError: "this site does not help to add up rows in this way (sums in site.yaml)",
     LargeValueError: "a value of its row is larger than secure_aggregation.clip",
     MemoryError: "this site has too little memory",
