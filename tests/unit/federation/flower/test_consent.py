@@ -206,7 +206,7 @@ def test_more_work_than_a_site_gives_is_refused_before_anything_is_built(work):
 
 
 def test_a_setting_that_the_site_does_not_know_is_refused():
-    with pytest.raises(RefusalError, match="^copy_models_to: expected a setting"):
+    with pytest.raises(RefusalError, match=r"^copy_models_to: expected a setting"):
         invitation(copy_models_to="/home").accept(site())
 
 
