@@ -19,7 +19,7 @@ from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import apply_overrides
 from fedhca2.run_folder.files import to_json
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import overall_gain
+from fedhca2.run_folder.result import both_gains
 
 RECORDS = Path(__file__).parent / "results"
 
@@ -98,9 +98,8 @@ class Record(RunFiles):
         bytes = {"up": sent, "down": self.line.get("bytes_down", nan)}
         split = "test" if self.experiment().tested else "val"
         result = {"clients": self.scores, "baseline": self.alone, "split": split, "bytes": bytes}
-        kinds = (self._kinds(self.scores), None)
-        gains = [overall_gain(self.scores, self.alone or {}, self.task_set, each) for each in kinds]
-        return SimpleNamespace(**result, delta_m=gains[0], delta_m_by_client=gains[1], seconds=self.line["seconds"])
+        gains = both_gains(self.scores, self.alone, self.task_set, self.experiment().kinds)
+        return SimpleNamespace(**result, **gains, seconds=self.line["seconds"])
 
     @property
     def task_set(self):
