@@ -32,6 +32,14 @@ FORMS = "path/to/file.py:NAME or package.module:NAME"
 GONE = "an object that was handed over in Python, which this process does not have"
 
 
+def same_modules() -> dict[str, str]:
+    """The environment in which another Python process finds the modules that this one finds, and no others.
+
+    With -m, Python would otherwise look for them in the working directory first, which may be anyone's.
+    """
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+
+
 def is_import_path(name: str) -> bool:
     """Whether a name is an import path rather than the name of something built in.
 

@@ -27,6 +27,7 @@ from fedhca2.data.augmentation import Choices, InputFormat, pack
 from fedhca2.data.batches import Batch, DeviceFeed
 from fedhca2.data.dataset import Sample
 from fedhca2.data.transforms import collate
+from fedhca2.imports import same_modules
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, compile_parts, parts, use_fast_layers
 from fedhca2.models.multitask import MultiTaskModel
@@ -91,7 +92,7 @@ def _compile_in_processes(device: torch.device, by_kind: Sequence[Sequence[Job]]
     traces = len(by_kind) > 1 and rooms >= cores + 2  # for this process, whose batch is one of all tasks
     at_once = max(1, min(cores - 1 if traces else cores, rooms))
     command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device), str(at_once)]
-    environment, pipe = {**os.environ, **SERIAL}, subprocess.PIPE
+    environment, pipe = {**same_modules(), **SERIAL}, subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

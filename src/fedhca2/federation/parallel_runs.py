@@ -26,6 +26,7 @@ from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped,
 from fedhca2.federation.in_process import choose_devices
 from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
+from fedhca2.imports import same_modules
 from fedhca2.run_folder.records import ServerRecord, Watcher
 
 MPS = "nvidia-cuda-mps-control"
@@ -143,7 +144,7 @@ def start(run: ComparisonRun, cores: Sequence[int], environment: Mapping[str, st
     with log_file(run).open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "fedhca2.federation.parallel_runs"],
-            env={**os.environ, **environment, "OMP_NUM_THREADS": str(len(cores))},
+            env={**same_modules(), **environment, "OMP_NUM_THREADS": str(len(cores))},
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
