@@ -176,13 +176,13 @@ class Longer(Objective):
 
 
 class Pooled(Objective):
-    """The ceiling: clients train one model, each step on batches of several, as if their data were in one place."""
+    """The ceiling: clients train one model on batches with images of all, as if their data were in one place."""
 
     in_one_place: ClassVar[bool] = True
 
     kind: Literal["pooled"] = "pooled"
-    batches: int | None = Field(
-        None, ge=1, description="batches whose gradients add up in a step; null: one of each client; 1: they take turns"
+    clients: int | None = Field(
+        None, ge=1, description="clients whose images are together in a batch; null: all; 1: they take turns"
     )
     balanced: bool = Field(True, description="give all clients' gradients of an encoder the same length in a step")
     final_epochs: Literal[0] = Field(0, description="none: the model is one for all")

@@ -288,17 +288,19 @@ class Client:
             learner.end_round()
         return losses
 
-    def gradients(self, round: int, watch: BatchWatch) -> Iterator[tuple[float, Losses]]:
-        """Add the gradients of a round of the personal model, batch by batch, and yield the rate and the losses.
+    def gradients(self, round: int, parts: int, watch: BatchWatch) -> Iterator[tuple[float, Losses]]:
+        """Add the gradients of a round of the personal model; yields the rate and the losses of each part of a batch.
 
         Somebody else takes the steps.
         """
         seen = _count(self.name, self.steps, watch)
         for epoch, learner, batches in self._passes(round):
             for batch in batches:
-                losses = learner.add_gradients(batch, self.device_slot.captures)
+                for part in batch.parts(parts):
+                    losses = learner.add_gradients(part, self.device_slot.captures)
+                    share = len(part.image) / len(batch.image)
+                    yield self.rate(epoch), {task: loss * share for task, loss in losses.items()}
                 seen(sum_of(losses))
-                yield self.rate(epoch), losses
 
     def rate(self, epoch: Epoch) -> float:
         """The schedule's learning rate in one of the run's epochs."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from math import prod
 from typing import Literal, TypeVar
 from weakref import WeakKeyDictionary
@@ -194,6 +194,15 @@ class Batch:
         return replace(
             self, image=change(self.image), labels=labels, keep=None if self.keep is None else change(self.keep)
         )
+
+    def parts(self, count: int) -> Iterator["Batch"]:
+        """The batch in this many parts, or one for each image if it has fewer; sizes differ by one at most."""
+        total = len(self.image)
+        count = min(count, total)
+        for first, last in pairwise(number * total // count for number in range(count + 1)):
+            labels = {task: label[first:last] for task, label in self.labels.items()}
+            keep = None if self.keep is None else self.keep[:, first:last]
+            yield Batch(self.image[first:last], labels, keep)
 
     def pairs(self, task: Task, predictions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Predictions of a task with the labels to compare them with, in one size: [B, C, H, W] or [B, C]."""

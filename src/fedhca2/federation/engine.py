@@ -151,9 +151,10 @@ def _one_of_each(profiles: Iterable[Profile], count: int) -> list[str]:
 class PooledRun(InProcessRun):
     """Clients that train one encoder, and one decoder and head for each task of the same classes.
 
-    Their batches are spread evenly over a round, each with the labels that its client has. A step adds the gradients of
-    some batches in a row; those of the encoder at one length, or the tasks with large losses would decide. Parameters
-    and moments are the same for all; running statistics stay with the client, whose images they follow.
+    Their batches are spread evenly over a round, each with the labels that its client has. As many steps as clients go
+    together each use a part of a batch of every one of them. They add the gradients; those of the encoder at one
+    length, or the tasks with large losses would decide. Parameters and moments are the same for all; running
+    statistics stay with the client, whose images they follow.
     """
 
     all_stay: ClassVar[bool] = True
@@ -200,12 +201,14 @@ class PooledRun(InProcessRun):
             stack.enter_context(self._explain("method pooled", self.experiment.training, slot))
             clients = {name: stack.enter_context(self.store.borrow(name)) for name in self.profiles}
             stack.enter_context(on_device(next(iter(clients.values()))))
-            gradients = {name: clients[name].gradients(round, watch) for name in names}
             counts = {name: clients[name].steps for name in names}
             sums: dict[str, Losses] = {name: {} for name in names}
             seconds = dict.fromkeys(names, 0.0)
-            turns, size = spread_evenly(counts), self.objective.batches or len(names)
-            for first in range(0, len(turns), size):
+            turns, size = spread_evenly(counts), self.objective.clients or len(names)
+            parts = min(size, self.experiment.training.batch_size)
+            gradients = {name: clients[name].gradients(round, parts, watch) for name in names}
+            starts = [first for first in range(0, len(turns), size) for _ in range(parts)]
+            for first in starts:
                 rates, encoders = list[float](), defaultdict[Tensor, BalancedSum](BalancedSum)
                 for name in turns[first : first + size]:
                     began = perf_counter()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedhca2.data.batches import Batch
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.fleet import FlowerEngine
@@ -59,11 +60,22 @@ def test_every_client_has_scores_of_its_own_tasks(pooled):
     assert scores == {client["name"]: sorted(client["tasks"]) for client in CLIENTS}
 
 
-def test_the_pooled_model_steps_with_gradients_of_all_clients_or_in_turns(pooled, tmp_path):
-    in_turns = three({"name": "pooled", "local": {"kind": "pooled", "batches": 1}})
+def test_the_pooled_model_takes_the_steps_of_all_clients_together_or_in_turns(pooled, tmp_path):
+    in_turns = three({"name": "pooled", "local": {"kind": "pooled", "clients": 1}})
     run_small(in_turns, tmp_path / "turns")
-    assert (steps(pooled[0], "/encoder."), steps(pooled[0], ".semseg.")) == ({3 * 2}, {3 * 2})
+    assert (steps(pooled[0], "/encoder."), steps(pooled[0], ".semseg.")) == ({3 * 4}, {3 * 4})
     assert (steps(tmp_path / "turns", "/encoder."), steps(tmp_path / "turns", ".semseg.")) == ({3 * 4}, {3 * 2})
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_a_batch_in_parts_is_the_batch(count):
+    images, draws = torch.arange(5.0), torch.arange(10.0).reshape(2, 5)  # draws of two layers
+    parts = list(Batch(images, {"semseg": images + 1}, draws).parts(count))
+    sizes = [len(part.image) for part in parts]
+    assert (len(parts), max(sizes) - min(sizes) <= 1) == (min(count, 5), True)
+    assert torch.cat([part.image for part in parts]).equal(images)
+    assert torch.cat([part.labels["semseg"] for part in parts]).equal(images + 1)
+    assert torch.cat([part.keep for part in parts], dim=1).equal(draws)
 
 
 def steps(out, part):
@@ -76,10 +88,10 @@ def steps(out, part):
 def moved(tmp_path_factory):
     """How far an encoder moves in one step of plain SGD, with the gradients of clients that have no common task."""
     folder = tmp_path_factory.mktemp("moved")
-    clients = [{**CLIENTS[0], "tasks": ["semseg"]}, {**CLIENTS[1], "tasks": ["normals"]}]
+    clients = [{**CLIENTS[0], "tasks": ["semseg"], "steps": 1}, {**CLIENTS[1], "tasks": ["normals"], "steps": 1}]
 
     def encoder(method, client, rate=0.1):
-        sgd = {"batch_size": 2, "learning_rate": rate, "weight_decay": 0, "optimizer": {"kind": "sgd"}}
+        sgd = {"batch_size": 1, "learning_rate": rate, "weight_decay": 0, "optimizer": {"kind": "sgd"}}
         training = {**sgd, "schedule": {"warmup_epochs": 0, "lag": False}}
         out = folder / f"{method if isinstance(method, str) else 'unbalanced'}-{rate}"
         if not out.exists():
