@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import count, product
-from math import ceil, isfinite, nan
+from math import ceil, inf, isfinite, nan
 from time import perf_counter
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedhca2.clients.device import DeviceSlot, on_device
 from fedhca2.clients.evaluation import BestModel, evaluate, mean_loss, recalibrate, trivial_scores
-from fedhca2.clients.exchange import DeclinedError, Exchange, FirstRow, RowLimits, divergence
+from fedhca2.clients.exchange import DeclinedError, Exchange, divergence, noise_reach, trained_reach
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.training import Learner, LocalTerms, Losses, Training, sum_of
@@ -73,26 +73,30 @@ class Client:
         batch_norm: BatchNorm,
         privacy: Privacy,
         others_noise: float,
-        first: Mapping[Slot, FirstRow],
+        first: Mapping[Slot, float],
         device_slot: DeviceSlot,
     ) -> None:
         """:param others_noise: the standard deviation of the noise that others may add to each value.
-        :param first: the rows of its untrained model.
+        :param first: the lengths of the rows of its untrained model.
         """
         self.profile, self.name, self.layouts = profile, profile.client, profile.layouts
         self.data, self.training, self.objective = data, training, objective
         self.batch_norm, self.privacy, self.device_slot = batch_norm, privacy, device_slot
         noise = max(others_noise, privacy.deviation)
-        limits = RowLimits(first, training, len(data.train), data.steps, data.rounds, noise)
-        self.exchange = Exchange(model, privacy, limits.longest, objective)
+
+        def longest(slot: Slot, round: int) -> float:
+            # Others have different images and epochs, so they may have moved ten times as far, from rows of similar
+            # lengths. Running statistics have no limit, since they follow the data.
+            if slot.part.endswith("_norms"):
+                return inf
+            numel, steps = profile.layouts[slot].numel, range((round + 1) * data.steps)
+            trained = trained_reach(training, len(data.train), steps, data.rounds * data.steps, slot.part, numel)
+            return 10 * (first[slot] + trained + noise_reach(noise, round + 1, numel))
+
+        self.exchange = Exchange(model, privacy, longest, objective)
         self.best = BestModel()
         self.personal = Learner(model, training)
         self.shared = Learner(deepcopy(model), training) if self.objective.own_copy else self.personal
-
-    @property
-    def load(self) -> int:
-        """A rough measure of the work in a round: images times encoder and decoders."""
-        return self.steps * self.data.train.batch_size * (1 + len(self.profile.tasks))
 
     @property
     def steps(self) -> int:

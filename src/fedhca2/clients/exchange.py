@@ -1,10 +1,10 @@
 """What a client exchanges with the server: the rows it takes or declines, how long these may be, and what it sends."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isfinite, sqrt
 from secrets import token_bytes
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -26,8 +26,6 @@ from fedhca2.params import (
     layouts,
     row_product,
 )
-
-ALIKE = 10.0  # fresh rows of one layout come from one distribution, so their lengths are similar
 
 Rows = dict[Slot, Tensor]
 Rate = Callable[[Part], float]  # of a part
@@ -63,42 +61,10 @@ def noise_reach(deviation: float, rounds: int, numel: int) -> float:
     return deviation * rounds * (sqrt(numel) + 6.0)
 
 
-class FirstRow(NamedTuple):
-    """A slot's row before any training: its number of values and its length."""
-
-    numel: int
-    length: float
-
-
-def first_rows(model: Slotted) -> dict[Slot, FirstRow]:
-    """Measure the rows of all slots of an untrained model."""
+def row_lengths(model: Slotted) -> dict[Slot, float]:
+    """The length of each slot's row."""
     rows = {slot: [tensor.detach().float() for tensor in tensors.values()] for slot, tensors in model.slots().items()}
-    return {slot: FirstRow(sum(map(torch.numel, row)), float(get_total_norm(row))) for slot, row in rows.items()}
-
-
-@dataclass(frozen=True)
-class RowLimits:
-    """How long received rows can be, if they come from the same kind of training as the client's own."""
-
-    first: Mapping[Slot, FirstRow]
-    training: Training
-    batches: int  # per epoch
-    steps: int  # per round
-    rounds: int
-    noise: float  # standard deviation of the noise that others may add to each value
-
-    def longest(self, slot: Slot, round: int) -> float:
-        """The longest that a slot's row can be in this round.
-
-        Others have different images and epochs, so they may have moved ten times as far. Running statistics have no
-        limit, since they follow the data.
-        """
-        if slot.part.endswith("_norms"):
-            return inf
-        first = self.first[slot]
-        steps, total = range((round + 1) * self.steps), self.rounds * self.steps
-        trained = trained_reach(self.training, self.batches, steps, total, slot.part, first.numel)
-        return ALIKE * (first.length + trained + noise_reach(self.noise, round + 1, first.numel))
+    return {slot: float(get_total_norm(row)) for slot, row in rows.items()}
 
 
 class DeclinedError(ValueError):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, LocalData, StepKind
 from fedhca2.clients.evaluation import standardise
-from fedhca2.clients.exchange import FirstRow, first_rows
+from fedhca2.clients.exchange import row_lengths
 from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Dataset, input_shape
 from fedhca2.errors import UserError
@@ -75,7 +75,7 @@ class ClientPlan:
     device_slot: DeviceSlot
     common: _Common
     steps: int
-    _first: Mapping[Slot, FirstRow] | None = None  # the rows of its first model, once that was drawn
+    _first: Mapping[Slot, float] | None = None  # the lengths of its first model's rows, once that was drawn
     _own_values: Mapping[str, Tensor] | None = None  # its first decoders and heads, from drawing to building
 
     @cached_property
@@ -84,11 +84,6 @@ class ClientPlan:
         spec, common, classes = self.spec, self.common, class_digests(self.spec.tasks, self.data.train.labels)
         images = len(self.shard.train)
         return Profile(spec.name, spec.data, spec.tasks, images, common.layouts, common.backbone, classes)
-
-    @property
-    def load(self) -> int:
-        """A rough measure of the work in a round: steps times encoder and decoders."""
-        return self.steps * (1 + len(self.spec.tasks))
 
     @property
     def is_drawn(self) -> bool:
@@ -102,7 +97,7 @@ class ClientPlan:
         draw_own_parts(model, seed=self.experiment.seed, client=self.spec.name, common=parts)
         own = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("encoder.")}
         self._own_values = dict(zip(own, copy_packed(list(own.values())), strict=True))
-        self._first = first_rows(model)
+        self._first = row_lengths(model)
 
     def build(self) -> Client:
         """Build the client as it starts. Draws, unless that was just done."""

@@ -26,8 +26,7 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.experiment.build import plan_clients, step_kind
 from fedhca2.experiment.clients import client_kind
-from fedhca2.federation.client_store import ClientStore
-from fedhca2.federation.in_process import InProcess, choose_devices, one_thread
+from fedhca2.federation.in_process import ClientStore, InProcess, choose_devices, one_thread
 from fedhca2.federation.membership import shards_after
 from fedhca2.federation.server import check_method, layouts_of
 from fedhca2.messages import Order, Profile, Reply

@@ -10,8 +10,7 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import ClientPlan, plan_clients, step_kind
-from fedhca2.federation.client_store import ClientStore
-from fedhca2.federation.in_process import InProcess, choose_devices
+from fedhca2.federation.in_process import ClientStore, InProcess, choose_devices
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.run_folder.records import Watcher
