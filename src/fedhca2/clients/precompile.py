@@ -13,7 +13,7 @@ from contextlib import suppress
 from hashlib import sha256
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -186,15 +186,11 @@ def _compile_input(
             feed.prepared(pack([own] * count, choices, size), form, feed.prepare)
 
 
-def _compile_all(device: torch.device, at_once: int, jobs: Sequence[Job], done: TextIO) -> None:
-    """Run the jobs in forks of this process, which has already imported everything; writes a line for each done."""
-    gc.disable()  # it takes a twelfth of tracing
-    with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork")) as pool:
-        for job, _ in zip(jobs, pool.map(_compile_afresh, repeat(device), jobs), strict=True):
-            print(job["part"], file=done, flush=True)
-
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # runs the jobs in forks, since it has imported everything; writes a line for each done
     importlib.import_module(COMPILER)
     lines, sys.stdout = sys.stdout, sys.stderr  # no library may print among them
-    _compile_all(torch.device(sys.argv[1]), int(sys.argv[2]), json.load(sys.stdin), lines)
+    gc.disable()  # it takes a twelfth of tracing
+    jobs, devices = json.load(sys.stdin), repeat(torch.device(sys.argv[1]))
+    with ProcessPoolExecutor(int(sys.argv[2]), multiprocessing.get_context("fork")) as pool:
+        for job, _ in zip(jobs, pool.map(_compile_afresh, devices, jobs), strict=True):
+            print(job["part"], file=lines, flush=True)

@@ -75,7 +75,7 @@ class ClientPlan:
     device_slot: DeviceSlot
     common: _Common
     steps: int
-    _first: Mapping[Slot, float] | None = None  # the lengths of its first model's rows, once that was drawn
+    first: Mapping[Slot, float] | None = None  # the lengths of its first model's rows, once that was drawn
     _own_values: Mapping[str, Tensor] | None = None  # its first decoders and heads, from drawing to building
 
     @cached_property
@@ -85,11 +85,6 @@ class ClientPlan:
         images = len(self.shard.train)
         return Profile(spec.name, spec.data, spec.tasks, images, common.layouts, common.backbone, classes)
 
-    @property
-    def is_drawn(self) -> bool:
-        """Whether the client knows its first model."""
-        return self._first is not None
-
     def draw(self) -> None:
         """Draw the decoders and heads that the client starts with. Nobody may draw or build others meanwhile."""
         model, method = self.common.model, self.experiment.resolved_method
@@ -97,7 +92,7 @@ class ClientPlan:
         draw_own_parts(model, seed=self.experiment.seed, client=self.spec.name, common=parts)
         own = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("encoder.")}
         self._own_values = dict(zip(own, copy_packed(list(own.values())), strict=True))
-        self._first = row_lengths(model)
+        self.first = row_lengths(model)
 
     def build(self) -> Client:
         """Build the client as it starts. Draws, unless that was just done."""
@@ -113,7 +108,7 @@ class ClientPlan:
 
     def rebuild(self, state: ClientState) -> Client:
         """Build the client in a saved state; raises ValueError if that is another's. Draws only if it never did."""
-        if not self.is_drawn:
+        if self.first is None:
             self.draw()
         self._own_values = None
         client = self._client(deepcopy(self.common.model))
@@ -122,7 +117,7 @@ class ClientPlan:
 
     def _client(self, model: MultiTaskModel) -> Client:
         experiment, method = self.experiment, self.experiment.resolved_method
-        assert self._first is not None
+        assert self.first is not None
         return Client(
             self.profile,
             model,
@@ -132,7 +127,7 @@ class ClientPlan:
             batch_norm=method.batch_norm,
             privacy=experiment.privacy,
             others_noise=experiment.guard.noise,
-            first=self._first,
+            first=self.first,
             device_slot=self.device_slot,
         )
 

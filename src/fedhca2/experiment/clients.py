@@ -164,22 +164,16 @@ def expand(
         if count > 1:
             hint = "give each a 'name', or use 'copies'"
             faults.append(Fault("clients", f"expected different names, got {count} clients called {name!r}; {hint}"))
-    if faults := faults or _unequal_starts(specs):
-        raise UserError.of(dict.fromkeys(faults))
-    return specs
-
-
-def _unequal_starts(specs: Sequence[ClientSpec]) -> list[Fault]:
-    """Encoders that do not start from the same weights at all clients that have them."""
-    weights: dict[str, set[str]] = {}
+    weights: dict[str, set[str]] = {}  # by encoder
     for spec in specs:
         weights.setdefault(spec.model.encoder.title, set()).add(spec.model.encoder.weights)
-    expected = "expected the same weights at all clients with the encoder"
-    return [
-        Fault("clients", f"{expected} {name!r}, got {', '.join(sorted(files))}")
-        for name, files in weights.items()
-        if len(files) > 1
-    ]
+    for name, files in weights.items() if not faults else ():
+        if len(files) > 1:
+            expected = f"expected the same weights at all clients with the encoder {name!r}"
+            faults.append(Fault("clients", f"{expected}, got {', '.join(sorted(files))}"))
+    if faults:
+        raise UserError.of(dict.fromkeys(faults))
+    return specs
 
 
 def _task_faults(

@@ -243,7 +243,7 @@ class ClientStore:
     def prepare(self, names: Iterable[str]) -> None:
         """Let those of these clients that need their first values draw them, one after another."""
         for name in names:
-            if name not in self._in_memory and not (name in self._files and self.plan(name).is_drawn):
+            if name not in self._in_memory and not (name in self._files and self.plan(name).first):
                 self.plan(name).draw()
 
     def plan(self, name: str) -> ClientPlan:
