@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedhca2.clients.device import DeviceSlot, on_device
 from fedhca2.clients.evaluation import BestModel, evaluate, mean_loss, recalibrate, trivial_scores
-from fedhca2.clients.exchange import DeclinedError, Exchange, divergence, noise_reach, trained_reach
+from fedhca2.clients.exchange import ALIKE, DeclinedError, Exchange, divergence, noise_reach, trained_reach
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.training import Learner, LocalTerms, Losses, Training, sum_of
@@ -85,13 +85,13 @@ class Client:
         noise = max(others_noise, privacy.deviation)
 
         def longest(slot: Slot, round: int) -> float:
-            # Others have different images and epochs, so they may have moved ten times as far, from rows of similar
-            # lengths. Running statistics have no limit, since they follow the data.
+            # Others have different images and epochs, so they may have moved ten times as far. Running statistics have
+            # no limit, since they follow the data.
             if slot.part.endswith("_norms"):
                 return inf
             numel, steps = profile.layouts[slot].numel, range((round + 1) * data.steps)
             trained = trained_reach(training, len(data.train), steps, data.rounds * data.steps, slot.part, numel)
-            return 10 * (first[slot] + trained + noise_reach(noise, round + 1, numel))
+            return ALIKE * (first[slot] + trained + noise_reach(noise, round + 1, numel))
 
         self.exchange = Exchange(model, privacy, longest, objective)
         self.best = BestModel()

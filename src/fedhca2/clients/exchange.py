@@ -27,6 +27,8 @@ from fedhca2.params import (
     row_product,
 )
 
+ALIKE = 10.0  # fresh rows of one layout come from one distribution, so their lengths are similar
+
 Rows = dict[Slot, Tensor]
 Rate = Callable[[Part], float]  # of a part
 Agreement = dict[Slot, tuple[float, ...]]
