@@ -149,7 +149,19 @@ class Exchange:
         for slot, row in self.rows(model, self.kept).items():
             update = row - self.start.get(slot, row)
             self.kept[slot] = self.objective.learn(self.kept[slot], update, steps, rate(slot.part))
-        rows, updates = self._rows_and_updates(model, order)
+        uploads = self._uploads(order)
+        values = {slot for slot in uploads if order.upload[slot.part] == "parameters"}
+        trained = self.rows(model, self.start)
+        updates = {slot: trained[slot] - start for slot, start in self.start.items()}
+        rows = {slot: trained[slot] if slot in values else updates[slot] for slot in uploads}
+        if self.privacy.active:
+            # Parameters are sent as the value the server already knows plus a clipped and noised change, so what was
+            # trained in earlier rounds is revealed only once. Agreement is measured on what is sent anyway.
+            changes = {slot: row - self.published[slot] if slot in values else row for slot, row in rows.items()}
+            sent = privatise(changes, self.privacy, self.noise_key, order.round)
+            self.published |= {slot: self.published[slot] + sent[slot] for slot in values}
+            rows = {slot: self.published[slot] if slot in values else row for slot, row in sent.items()}
+            updates = {slot: row for slot, row in sent.items() if slot not in values}
         return rows, {slot: self._agreement(slot, row) for slot, row in updates.items() if slot in self.remembered}
 
     def anchors(self, model: Slotted) -> Rows:
@@ -165,22 +177,6 @@ class Exchange:
         """What every step subtracts in addition to its own, times the learning rate."""
         drifts = {slot: self.objective.drift(kept) for slot, kept in self.kept.items()}
         return {slot: drift for slot, drift in drifts.items() if drift is not None}
-
-    def _rows_and_updates(self, model: Slotted, order: Order) -> tuple[Rows, Rows]:
-        """The rows to send, and the updates to measure agreement on."""
-        uploads = self._uploads(order)
-        values = {slot for slot in uploads if order.upload[slot.part] == "parameters"}
-        trained = self.rows(model, self.start)
-        updates = {slot: trained[slot] - start for slot, start in self.start.items()}
-        if not self.privacy.active:
-            return {slot: trained[slot] if slot in values else updates[slot] for slot in uploads}, updates
-        # Parameters are sent as the value the server already knows plus a clipped and noised change, so what was
-        # trained in earlier rounds is revealed only once. Agreement is measured on what is sent anyway.
-        changes = {slot: trained[slot] - self.published[slot] if slot in values else updates[slot] for slot in uploads}
-        rows = privatise(changes, self.privacy, self.noise_key, order.round)
-        self.published |= {slot: self.published[slot] + rows[slot] for slot in uploads if slot in values}
-        sent = {slot: self.published[slot] if slot in values else row for slot, row in rows.items()}
-        return sent, {slot: row for slot, row in rows.items() if slot not in values}
 
     def _agreement(self, slot: Slot, update: Tensor) -> tuple[float, ...]:
         """⟨last aggregated update, own update⟩ for each weight that scaled the former: minus the weight's gradient."""

@@ -30,7 +30,6 @@ from fedhca2.data.transforms import collate
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, compile_parts, parts, use_fast_layers
 from fedhca2.models.multitask import MultiTaskModel
-from fedhca2.tasks import TaskSet
 from fedhca2.tasks.built_in import DeclaredTask, make_task_set
 from fedhca2.version import __version__
 
@@ -142,8 +141,13 @@ def _compile(device: torch.device, job: Job) -> None:
         shape = (count, height, width) if tasks[task].output == "map" else (count,)
         sample[task] = torch.zeros(shape, dtype=getattr(torch, dtype))
     channels = {task: count for task, (count, _, _) in outputs.items()}
-    if job["part"] == INPUT:
-        _compile_input(device, sample, (height, width), training.batch_size, channels, tasks)
+    if job["part"] == INPUT:  # of clients with and without the task that chooses crops, in training and evaluation
+        feed = DeviceFeed(device, compile=True)
+        for own in (sample, {name: value for name, value in sample.items() if name != tasks.crop_chooser(sample)}):
+            chooser, count = tasks.crop_chooser(own), training.batch_size
+            form = InputFormat(tasks, (height, width), channels[chooser] if chooser else 0)
+            for choices in (Choices.draw(np.random.default_rng(0), count), Choices.none(count)):
+                feed.prepared(pack([own] * count, choices, (height, width)), form, feed.prepare)
     else:
         config = ModelConfig(**job["model"]).blank
         model = build_model(config, channels, (height, width), seed=0, client="", tasks=tasks)
@@ -172,18 +176,6 @@ def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: 
     take_step(model, optimizer, batch, training.precision, loss=loss, weighted=training.loss_weights)
     if part == LOSS:
         CapturedForward(Captures(device, compile=True), model, image, training.precision)
-
-
-def _compile_input(
-    device: torch.device, sample: Sample, size: Size, count: int, channels: Mapping[str, int], tasks: TaskSet
-) -> None:
-    """Compile batches for training and evaluation, of clients with and without the task that chooses crops."""
-    feed = DeviceFeed(device, compile=True)
-    for own in (sample, {name: value for name, value in sample.items() if name != tasks.crop_chooser(sample)}):
-        chooser = tasks.crop_chooser(own)
-        form = InputFormat(tasks, size, channels[chooser] if chooser else 0)
-        for choices in (Choices.draw(np.random.default_rng(0), count), Choices.none(count)):
-            feed.prepared(pack([own] * count, choices, size), form, feed.prepare)
 
 
 if __name__ == "__main__":  # runs the jobs in forks, since it has imported everything; writes a line for each done

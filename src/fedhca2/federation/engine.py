@@ -1,7 +1,7 @@
 """The engine within this process: it opens the data sets here, for clients of their own, or that train one model."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -25,11 +25,10 @@ from fedhca2.cores import host_free
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.experiment.build import plan_clients, step_kind
-from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.in_process import ClientStore, InProcess, choose_devices, one_thread
 from fedhca2.federation.membership import shards_after
 from fedhca2.federation.server import check_method, layouts_of
-from fedhca2.messages import Order, Profile, Reply
+from fedhca2.messages import Order, Reply
 from fedhca2.models.multitask import slot_prefix
 from fedhca2.objectives import Pooled
 from fedhca2.params import Slot
@@ -80,7 +79,12 @@ class InProcessRun(InProcess):
             if slot.device.type == "cuda" and not self.all_stay:
                 memory = torch.cuda.get_device_properties(slot.device).total_memory
                 slot.keeps = sum(values) * STATE_BYTES <= memory * KEPT_SHARE
-        self._predictions: dict[str, Arrays] = {name: {} for name in _one_of_each(self.profiles.values(), SAMPLED)}
+        by_kind: dict[str, list[str]] = {}
+        for name, kind in self.kinds.items():
+            by_kind.setdefault(kind, []).append(name)
+        ranks = zip_longest(*by_kind.values())  # the first client of each kind, then the second, and so on
+        sampled = [name for rank in ranks for name in rank if name is not None][:SAMPLED]
+        self._predictions: dict[str, Arrays] = {name: {} for name in sampled}
         checkpoint = folder.checkpoint
         if checkpoint is not None:
             try:
@@ -125,15 +129,6 @@ class InProcessRun(InProcess):
             for name, after in self._predictions.items():
                 first = self.store.plan(name).build()
                 self.folder.save_samples(name, sample_labels(first) | sample_predictions(first, "before") | after)
-
-
-def _one_of_each(profiles: Iterable[Profile], count: int) -> list[str]:
-    """At most this many clients, of all kinds alike: the first of each, then the second, and so on."""
-    kinds: dict[str, list[str]] = {}
-    for profile in profiles:
-        kinds.setdefault(client_kind(profile.dataset, profile.tasks), []).append(profile.client)
-    ranks = zip_longest(*kinds.values())
-    return [name for rank in ranks for name in rank if name is not None][:count]
 
 
 class PooledRun(InProcessRun):

@@ -29,7 +29,7 @@ from fedhca2.whole_files import private_folder, write_whole
 
 MODEL_FILE, SECRETS_FILE = "model.safetensors", "sum.json"  # the trained model; keys of the current round's sum
 log = logging.getLogger("fedhca2.site")
-Metrics = Mapping[str, Mapping[str, float]]  # {task: {metric: value}}
+Metrics = dict[str, dict[str, float]]  # {task: {metric: value}}
 
 
 @dataclass
