@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -39,10 +39,6 @@ class ClientSpec:
     epochs: int | None  # per round
     model: ModelConfig
     steps: int | None = None  # per round, if it has no epochs
-
-    def is_like(self, other: "ClientSpec") -> bool:
-        """Whether it differs from another at most in the length of its rounds."""
-        return replace(self, epochs=other.epochs, steps=other.steps) == other
 
     def steps_in_round(self, batches: int) -> int:
         """How many steps it takes in a round, if an epoch has this number of batches."""

@@ -61,9 +61,10 @@ class InProcessRun(InProcess):
     ) -> None:
         self.experiment, self.folder, self.data, self.shards, self.skipped = experiment, folder, data, shards, skipped
         self.files: Mapping[str, Any] = {PARTITION: partition_as_data(experiment, data, shards)}
-        self._devices = choose_devices(experiment.devices)
+        devices = choose_devices(experiment.devices)
+        self.device = ", ".join(dict.fromkeys(map(device_name, devices)))  # the hardware, for the result
         self._step = step_kind(experiment, data, shards)
-        slots = [DeviceSlot(device, self._step) for device in self._devices]
+        slots = [DeviceSlot(device, self._step) for device in devices]
         with one_thread():
             plans = plan_clients(experiment, data, shards, slots[0])
         values = [sum(layout.numel for layout in plan.profile.layouts.values()) for plan in plans]
@@ -95,11 +96,6 @@ class InProcessRun(InProcess):
         # A client's noise key only exists here, so it is saved before any noised update leaves.
         self.checkpoint_first = checkpoint is None and bool(experiment.privacy.noise)
         self.checkpoint_every = experiment.checkpoints.every
-
-    @property
-    def device(self) -> str:
-        """The hardware that the clients train on."""
-        return ", ".join(dict.fromkeys(map(device_name, self._devices)))
 
     def baseline(self, experiment: Experiment, folder: RunFolder) -> "InProcessRun":
         """Clients with the same images."""

@@ -50,6 +50,8 @@ class InProcess:
             clients = ClientStore(clients)
         self.store, self.own_code, self._finished = clients, list[str](), finished
         self.profiles: Mapping[str, Profile] = {name: each.profile for name, each in self.store.clients.items()}
+        self.expected = self.profiles  # from the start
+        self.images: Mapping[str, int] = {name: profile.samples for name, profile in self.profiles.items()}
         self.kinds = {name: client_kind(profile.dataset, profile.tasks) for name, profile in self.profiles.items()}
         self.home = slots[0].device
         if len(slots) == 1 and self.home.type == "cpu":
@@ -62,16 +64,6 @@ class InProcess:
         # Small models on a CPU gain nothing from several threads in one step.
         threads = 1 if len(slots) > 1 else torch.get_num_threads()
         self.pool = ThreadPoolExecutor(len(slots), initializer=torch.set_num_threads, initargs=(threads,))
-
-    @property
-    def expected(self) -> Mapping[str, Profile]:
-        """All clients take part from the start."""
-        return self.profiles
-
-    @property
-    def images(self) -> Mapping[str, int]:
-        """All images are counted here."""
-        return {name: profile.samples for name, profile in self.profiles.items()}
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Carry out every order; see `each` about errors."""
