@@ -57,12 +57,6 @@ class _Common:
     backbone: str
     evaluated: dict[tuple[int, ...], Batches] = field(default_factory=dict)  # by the images that clients evaluate on
 
-    @classmethod
-    def of(cls, experiment: Experiment, spec: ClientSpec, data: Dataset) -> "_Common":
-        """What clients like this one have in common; raises UserError if their model does not work on the data."""
-        model = common_client_model(experiment, spec, data.labels, data.size, input_shape(data))
-        return cls(model, layouts(model), fingerprint(model))
-
 
 @dataclass(eq=False)
 class ClientPlan:
@@ -161,21 +155,13 @@ def plan_clients(
     by_kind: dict[tuple[str, str, tuple[str, ...]], _Common] = {}
     plans, steps = [], steps_in_round(experiment, shards)
     for spec in experiment.specs:
-        kind = (spec.model.model_dump_json(), spec.data, spec.tasks)
+        opened, shard, kind = data[spec.data], shards[spec.name], (spec.model.model_dump_json(), spec.data, spec.tasks)
         if kind not in by_kind:
-            by_kind[kind] = _Common.of(experiment, spec, data[spec.data].train)
-        opened, shard = data[spec.data], shards[spec.name]
+            train = opened.train
+            model = common_client_model(experiment, spec, train.labels, train.size, input_shape(train))
+            by_kind[kind] = _Common(model, layouts(model), fingerprint(model))
         plans.append(ClientPlan(experiment, spec, opened, shard, device_slot, by_kind[kind], steps[spec.name]))
     return plans
-
-
-def build_client(
-    experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, device_slot: DeviceSlot
-) -> Client:
-    """Build one client with its own images, decoders and heads."""
-    steps = spec.steps_in_round(len(shard.train) // experiment.training.batch_size)
-    common = _Common.of(experiment, spec, data.train)
-    return ClientPlan(experiment, spec, data, shard, device_slot, common, steps).build()
 
 
 def common_client_model(
