@@ -88,31 +88,20 @@ class ClientPlan:
         self._own_values = dict(zip(own, copy_packed(list(own.values())), strict=True))
         self.first = row_lengths(model)
 
-    def build(self) -> Client:
-        """Build the client as it starts. Draws, unless that was just done."""
-        if self._own_values is None:
-            self.draw()
-        own, self._own_values = self._own_values, None
-        assert own is not None
-        model = deepcopy(self.common.model)
-        values = model.state_dict(keep_vars=True)
-        copy_values([values[name] for name in own], list(own.values()))
-        standardise(model, self._local_data.train)
-        return self._client(model)
+    def build(self, state: ClientState | None = None) -> Client:
+        """Build the client as it starts, or in a saved state; raises ValueError if that is another's.
 
-    def rebuild(self, state: ClientState) -> Client:
-        """Build the client in a saved state; raises ValueError if that is another's. Draws only if it never did."""
-        if self.first is None:
+        Draws if that was not just done; for a saved state only if it never was.
+        """
+        if self.first is None or (state is None and self._own_values is None):
             self.draw()
-        self._own_values = None
-        client = self._client(deepcopy(self.common.model))
-        client.restore(state)
-        return client
-
-    def _client(self, model: MultiTaskModel) -> Client:
-        experiment, method = self.experiment, self.experiment.resolved_method
-        assert self.first is not None
-        return Client(
+        experiment, method, model = self.experiment, self.experiment.resolved_method, deepcopy(self.common.model)
+        own, self._own_values = self._own_values or {}, None
+        if state is None:
+            values = model.state_dict(keep_vars=True)
+            copy_values([values[name] for name in own], list(own.values()))
+            standardise(model, self._local_data.train)
+        client = Client(
             self.profile,
             model,
             self._local_data,
@@ -121,9 +110,12 @@ class ClientPlan:
             batch_norm=method.batch_norm,
             privacy=experiment.privacy,
             others_noise=experiment.guard.noise,
-            first=self.first,
+            first=self.first or {},
             device_slot=self.device_slot,
         )
+        if state is not None:
+            client.restore(state)
+        return client
 
     @cached_property
     def _local_data(self) -> LocalData:

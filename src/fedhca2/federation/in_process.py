@@ -269,8 +269,7 @@ class ClientStore:
             if name in self._in_memory:
                 return self._in_memory.pop(name)[0]
             file = self._files.get(name)
-        plan = self.plan(name)
-        return plan.rebuild(load_state(*file)) if file else plan.build()
+        return self.plan(name).build(load_state(*file) if file else None)
 
     def _put_back(self, client: Client, changed: bool) -> None:
         client.drop_gradients()

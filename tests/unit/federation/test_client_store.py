@@ -118,8 +118,6 @@ def test_the_next_client_has_the_most_work_or_a_step_that_is_captured_already(wa
 class Counter:
     """A client and its plan, which remembers how often it worked."""
 
-    drawn = True
-
     def __init__(self, name, count=0):
         self.name, self.nbytes, self.count, self.profile = name, 8, count, SimpleNamespace(client=name)
 
@@ -129,11 +127,8 @@ class Counter:
 
     def drop_gradients(self): ...
 
-    def build(self):
-        return Counter(self.name)
-
-    def rebuild(self, state):
-        return Counter(self.name, int(state.tensors["count"]))
+    def build(self, state):
+        return Counter(self.name, int(state.tensors["count"]) if state else 0)
 
 
 def test_while_a_state_is_written_only_its_own_client_waits(tmp_path):

@@ -86,5 +86,5 @@ def test_clients_of_one_kind_share_their_evaluation_images():
     assert one.val is other.val
     assert one.val is not another.val
     assert one.train is not other.train
-    again = plans[0].rebuild(clients[plans[0].profile.client].state())
+    again = plans[0].build(clients[plans[0].profile.client].state())
     assert again.data.train is clients[again.name].data.train
