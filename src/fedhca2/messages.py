@@ -95,7 +95,7 @@ class Reply:
     rows: Mapping[Slot, Tensor] = field(default_factory=dict)
     agreement: Mapping[Slot, tuple[float, ...]] = field(default_factory=dict)
     losses: Mapping[str, float] = field(default_factory=dict)
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
     steps: int = 1  # that its model took in this round
     failed: str = ""  # why the client has nothing to send

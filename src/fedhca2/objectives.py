@@ -34,8 +34,8 @@ class Epoch:
 def parts_of_epochs(first: int, steps: int, batches: int) -> list[tuple[int, range]]:
     """Divide the steps from the `first` on by epochs of `batches` each: an epoch's number, and which of its batches.
 
-    >>> parts_of_epochs(3, 4, 5)
-    [(0, range(3, 5)), (1, range(0, 2))]
+    >>> parts_of_epochs(2, 5, 3)
+    [(0, range(2, 3)), (1, range(0, 3)), (2, range(0, 1))]
     """
     end = first + steps
     return [

@@ -10,9 +10,8 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.compiling import capture_graph
 from fedhca2.experiment import assign_shards, open_data
 from fedhca2.experiment.build import plan_clients
-from fedhca2.federation.client_store import ClientStore
 from fedhca2.federation.engine import InProcessEngine
-from fedhca2.federation.in_process import InProcess
+from fedhca2.federation.in_process import ClientStore, InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.run_folder.records import Watcher

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
 from itertools import count, product
-from math import ceil, isfinite, nan
+from math import ceil, inf, isfinite, nan
 from time import perf_counter
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from fedhca2.clients.device import DeviceSlot, on_device
 from fedhca2.clients.evaluation import BestModel, evaluate, mean_loss, recalibrate, trivial_scores
-from fedhca2.clients.exchange import DeclinedError, Exchange, FirstRow, RowLimits, divergence
+from fedhca2.clients.exchange import ALIKE, DeclinedError, Exchange, divergence, noise_reach, trained_reach
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.training import Learner, LocalTerms, Losses, Training, sum_of
@@ -24,7 +23,7 @@ from fedhca2.messages import BatchNorm, Effect, Order, Profile, Reply
 from fedhca2.models.layers import draw_keep
 from fedhca2.models.multitask import MultiTaskModel, slot_prefix
 from fedhca2.objectives import Epoch, Objective
-from fedhca2.params import Part, Slot, copy_packed, unflatten
+from fedhca2.params import Slot, copy_packed, unflatten
 from fedhca2.seeds import derive
 from fedhca2.tasks import LabelSpace
 from fedhca2.tasks.task import TRIVIAL
@@ -73,26 +72,30 @@ class Client:
         batch_norm: BatchNorm,
         privacy: Privacy,
         others_noise: float,
-        first: Mapping[Slot, FirstRow],
+        first: Mapping[Slot, float],
         device_slot: DeviceSlot,
     ) -> None:
         """:param others_noise: the standard deviation of the noise that others may add to each value.
-        :param first: the rows of its untrained model.
+        :param first: the lengths of the rows of its untrained model.
         """
         self.profile, self.name, self.layouts = profile, profile.client, profile.layouts
         self.data, self.training, self.objective = data, training, objective
         self.batch_norm, self.privacy, self.device_slot = batch_norm, privacy, device_slot
         noise = max(others_noise, privacy.deviation)
-        limits = RowLimits(first, training, len(data.train), data.steps, data.rounds, noise)
-        self.exchange = Exchange(model, privacy, limits.longest, objective)
+
+        def longest(slot: Slot, round: int) -> float:
+            # Others have different images and epochs, so they may have moved ten times as far. Running statistics have
+            # no limit, since they follow the data.
+            if slot.part.endswith("_norms"):
+                return inf
+            numel, steps = profile.layouts[slot].numel, range((round + 1) * data.steps)
+            trained = trained_reach(training, len(data.train), steps, data.rounds * data.steps, slot.part, numel)
+            return ALIKE * (first[slot] + trained + noise_reach(noise, round + 1, numel))
+
+        self.exchange = Exchange(model, privacy, longest, objective)
         self.best = BestModel()
         self.personal = Learner(model, training)
         self.shared = Learner(deepcopy(model), training) if self.objective.own_copy else self.personal
-
-    @property
-    def load(self) -> int:
-        """A rough measure of the work in a round: images times encoder and decoders."""
-        return self.steps * self.data.train.batch_size * (1 + len(self.profile.tasks))
 
     @property
     def steps(self) -> int:
@@ -127,7 +130,7 @@ class Client:
             began = perf_counter()
             passes = self._passes(order.round) if order.train else iter(())
             fine_tune = order.finish and self.objective.final_epochs > 0
-            good = self._copy(self.where) if order.train or fine_tune else None
+            good = self.state(self.where) if order.train or fine_tune else None
             declined, effect = self._take(order)
             failed = self._fault(self._fine_tune(watch), good) if good and fine_tune else ""
             metrics = self._score(order) if order.evaluate else {}
@@ -139,8 +142,11 @@ class Client:
                     reply = replace(reply, failed=failed)
                 else:
                     losses_to_send = {} if self.privacy.noise else losses  # noise does not cover losses
-                    rate = partial(self._mean_rate, order.round)
-                    rows, agreement = self.exchange.outgoing(self.shared.model, order, self.steps, rate)
+                    rates = [self.rate(epoch) for epoch in self.epochs(order.round) for _ in epoch.part]
+                    share = self.training.rate_share
+                    rows, agreement = self.exchange.outgoing(
+                        self.shared.model, order, self.steps, lambda part: sum(rates) / len(rates) * share(part)
+                    )
                     reply = replace(reply, rows=rows, agreement=agreement, losses=losses_to_send, steps=self.steps)
             return replace(reply, seconds=perf_counter() - began)
 
@@ -230,14 +236,10 @@ class Client:
         tensors |= self.best.tensors | self.exchange.tensors()
         return ClientState(tensors, {"client": self.name, **self.best.values, **self.exchange.values()})
 
-    def state(self) -> ClientState:
-        """A copy of its current state on the CPU."""
-        return self._copy(torch.device("cpu"))
-
-    def _copy(self, device: torch.device) -> ClientState:
-        """Copy its current state to a device."""
+    def state(self, device: torch.device | None = None) -> ClientState:
+        """A copy of its current state on a device, by default the CPU."""
         state = self.current
-        copies = copy_packed(list(state.tensors.values()), lambda packed: packed.to(device))
+        copies = copy_packed(list(state.tensors.values()), lambda packed: packed.to(device or "cpu"))
         return ClientState(dict(zip(state.tensors, copies, strict=True)), state.values)
 
     def drop_gradients(self) -> None:
@@ -306,11 +308,6 @@ class Client:
         """The schedule's learning rate in one of the run's epochs."""
         number, total = epoch.number // self.data.stretch, self.data.epochs / self.data.stretch
         return self.training.schedule.rate(number, float(total), self.training.learning_rate)
-
-    def _mean_rate(self, round: int, part: Part) -> float:
-        """The mean learning rate of a part in the steps of a round."""
-        rates = [self.rate(epoch) for epoch in self.epochs(round) for _ in epoch.part]
-        return sum(rates) / len(rates) * self.training.rate_share(part)
 
     def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
         """Train the method's last epochs, of the whole model, with rates from the full learning rate down."""

@@ -63,7 +63,8 @@ class Captures:
         return self._loaded(CapturedGradients, learner, batch, PLAIN)
 
     def _loaded(self, work: type[S], learner: Learner, batch: Batch, terms: LocalTerms) -> S:
-        key = (work, learner.model.kind, learner.training, _shapes(batch), terms.kind)
+        shapes = (*batch.labels, *((value.shape, value.dtype) for value in batch.tensors))
+        key = (work, learner.model.kind, learner.training, shapes, terms.kind)
         try:
             step = self.graphs.get(key, lambda: work(self, learner, batch, terms))
         except Exception as error:
@@ -217,10 +218,6 @@ class CapturedForward:
         return self.predictions
 
 
-def _shapes(batch: Batch) -> Hashable:
-    return *batch.labels, *((value.shape, value.dtype) for value in batch.tensors)
-
-
 def _values(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
 
@@ -271,6 +268,10 @@ def on_device(client: "Client") -> Iterator[None]:
     if device.type == "cpu":
         yield
         return
+
+    def copied(tensor: Tensor) -> Tensor:  # once the stream has reached this point
+        return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+
     with torch.cuda.device(device), torch.cuda.stream(slot.stream):
         torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())  # which may still be writing the rows
         was_there = client.where == device
@@ -282,7 +283,7 @@ def on_device(client: "Client") -> Iterator[None]:
             yield
         finally:
             if not was_there and not slot.keeps:
-                _move(client, _copy_to_pinned)
+                _move(client, copied)
             torch.cuda.current_stream().synchronize()
             replaced.clear()
 
@@ -302,8 +303,3 @@ def _move(client: "Client", copied: Callable[[Tensor], Tensor]) -> None:
 
 def _is_small(tensor: Tensor) -> bool:
     return tensor.nbytes < 2**18 and tensor.is_contiguous()  # copying it costs more than its bytes
-
-
-def _copy_to_pinned(tensor: Tensor) -> Tensor:
-    """A copy in pinned memory; it is complete when the stream has reached this point."""
-    return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)

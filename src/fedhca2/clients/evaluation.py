@@ -43,18 +43,16 @@ def evaluate(
     """
     model.eval()
     captured: CapturedForward | None = None
-
-    def predictions(image: Tensor) -> Mapping[str, Tensor]:
-        nonlocal captured
-        if captures is not None:
-            captured = captured or captures.forward(model, image, precision)
-            if captured.image.shape == image.shape:  # all batches except the last
-                return captured(image)
-        with autocast(image.device, precision):
-            return {task: model.tasks[task].predict(output) for task, output in model(image).items()}
-
     for batch in batches:
-        for task, predicted in predictions(batch.image).items():
+        if captures:
+            captured = captured or captures.forward(model, batch.image, precision)
+        if captured and captured.image.shape == batch.image.shape:  # all batches except the last
+            predictions = captured(batch.image)
+        else:
+            with autocast(batch.image.device, precision):
+                outputs = model(batch.image).items()
+                predictions = {task: model.tasks[task].predict(output) for task, output in outputs}
+        for task, predicted in predictions.items():
             for prediction, label in batch.pairs(model.tasks[task], predicted):
                 metrics[task].update(prediction, label)
     return {task: metric.compute() for task, metric in metrics.items()}

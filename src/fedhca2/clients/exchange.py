@@ -1,10 +1,10 @@
 """What a client exchanges with the server: the rows it takes or declines, how long these may be, and what it sends."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isfinite, sqrt
 from secrets import token_bytes
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -63,42 +63,10 @@ def noise_reach(deviation: float, rounds: int, numel: int) -> float:
     return deviation * rounds * (sqrt(numel) + 6.0)
 
 
-class FirstRow(NamedTuple):
-    """A slot's row before any training: its number of values and its length."""
-
-    numel: int
-    length: float
-
-
-def first_rows(model: Slotted) -> dict[Slot, FirstRow]:
-    """Measure the rows of all slots of an untrained model."""
+def row_lengths(model: Slotted) -> dict[Slot, float]:
+    """The length of each slot's row."""
     rows = {slot: [tensor.detach().float() for tensor in tensors.values()] for slot, tensors in model.slots().items()}
-    return {slot: FirstRow(sum(map(torch.numel, row)), float(get_total_norm(row))) for slot, row in rows.items()}
-
-
-@dataclass(frozen=True)
-class RowLimits:
-    """How long received rows can be, if they come from the same kind of training as the client's own."""
-
-    first: Mapping[Slot, FirstRow]
-    training: Training
-    batches: int  # per epoch
-    steps: int  # per round
-    rounds: int
-    noise: float  # standard deviation of the noise that others may add to each value
-
-    def longest(self, slot: Slot, round: int) -> float:
-        """The longest that a slot's row can be in this round.
-
-        Others have different images and epochs, so they may have moved ten times as far. Running statistics have no
-        limit, since they follow the data.
-        """
-        if slot.part.endswith("_norms"):
-            return inf
-        first = self.first[slot]
-        steps, total = range((round + 1) * self.steps), self.rounds * self.steps
-        trained = trained_reach(self.training, self.batches, steps, total, slot.part, first.numel)
-        return ALIKE * (first.length + trained + noise_reach(self.noise, round + 1, first.numel))
+    return {slot: float(get_total_norm(row)) for slot, row in rows.items()}
 
 
 class DeclinedError(ValueError):
@@ -181,7 +149,19 @@ class Exchange:
         for slot, row in self.rows(model, self.kept).items():
             update = row - self.start.get(slot, row)
             self.kept[slot] = self.objective.learn(self.kept[slot], update, steps, rate(slot.part))
-        rows, updates = self._rows_and_updates(model, order)
+        uploads = self._uploads(order)
+        values = {slot for slot in uploads if order.upload[slot.part] == "parameters"}
+        trained = self.rows(model, self.start)
+        updates = {slot: trained[slot] - start for slot, start in self.start.items()}
+        rows = {slot: trained[slot] if slot in values else updates[slot] for slot in uploads}
+        if self.privacy.active:
+            # Parameters are sent as the value the server already knows plus a clipped and noised change, so what was
+            # trained in earlier rounds is revealed only once. Agreement is measured on what is sent anyway.
+            changes = {slot: row - self.published[slot] if slot in values else row for slot, row in rows.items()}
+            sent = privatise(changes, self.privacy, self.noise_key, order.round)
+            self.published |= {slot: self.published[slot] + sent[slot] for slot in values}
+            rows = {slot: self.published[slot] if slot in values else row for slot, row in sent.items()}
+            updates = {slot: row for slot, row in sent.items() if slot not in values}
         return rows, {slot: self._agreement(slot, row) for slot, row in updates.items() if slot in self.remembered}
 
     def anchors(self, model: Slotted) -> Rows:
@@ -197,22 +177,6 @@ class Exchange:
         """What every step subtracts in addition to its own, times the learning rate."""
         drifts = {slot: self.objective.drift(kept) for slot, kept in self.kept.items()}
         return {slot: drift for slot, drift in drifts.items() if drift is not None}
-
-    def _rows_and_updates(self, model: Slotted, order: Order) -> tuple[Rows, Rows]:
-        """The rows to send, and the updates to measure agreement on."""
-        uploads = self._uploads(order)
-        values = {slot for slot in uploads if order.upload[slot.part] == "parameters"}
-        trained = self.rows(model, self.start)
-        updates = {slot: trained[slot] - start for slot, start in self.start.items()}
-        if not self.privacy.active:
-            return {slot: trained[slot] if slot in values else updates[slot] for slot in uploads}, updates
-        # Parameters are sent as the value the server already knows plus a clipped and noised change, so what was
-        # trained in earlier rounds is revealed only once. Agreement is measured on what is sent anyway.
-        changes = {slot: trained[slot] - self.published[slot] if slot in values else updates[slot] for slot in uploads}
-        rows = privatise(changes, self.privacy, self.noise_key, order.round)
-        self.published |= {slot: self.published[slot] + rows[slot] for slot in uploads if slot in values}
-        sent = {slot: self.published[slot] if slot in values else row for slot, row in rows.items()}
-        return sent, {slot: row for slot, row in rows.items() if slot not in values}
 
     def _agreement(self, slot: Slot, update: Tensor) -> tuple[float, ...]:
         """⟨last aggregated update, own update⟩ for each weight that scaled the former: minus the weight's gradient."""

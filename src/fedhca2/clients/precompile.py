@@ -13,7 +13,7 @@ from contextlib import suppress
 from hashlib import sha256
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ from fedhca2.imports import same_modules
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, compile_parts, parts, use_fast_layers
 from fedhca2.models.multitask import MultiTaskModel
-from fedhca2.tasks import TaskSet
 from fedhca2.tasks.built_in import DeclaredTask, make_task_set
 from fedhca2.version import __version__
 
@@ -143,8 +142,13 @@ def _compile(device: torch.device, job: Job) -> None:
         shape = (count, height, width) if tasks[task].output == "map" else (count,)
         sample[task] = torch.zeros(shape, dtype=getattr(torch, dtype))
     channels = {task: count for task, (count, _, _) in outputs.items()}
-    if job["part"] == INPUT:
-        _compile_input(device, sample, (height, width), training.batch_size, channels, tasks)
+    if job["part"] == INPUT:  # of clients with and without the task that chooses crops, in training and evaluation
+        feed = DeviceFeed(device, compile=True)
+        for own in (sample, {name: value for name, value in sample.items() if name != tasks.crop_chooser(sample)}):
+            chooser, count = tasks.crop_chooser(own), training.batch_size
+            form = InputFormat(tasks, (height, width), channels[chooser] if chooser else 0)
+            for choices in (Choices.draw(np.random.default_rng(0), count), Choices.none(count)):
+                feed.prepared(pack([own] * count, choices, (height, width)), form, feed.prepare)
     else:
         config = ModelConfig(**job["model"]).blank
         model = build_model(config, channels, (height, width), seed=0, client="", tasks=tasks)
@@ -175,27 +179,11 @@ def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: 
         CapturedForward(Captures(device, compile=True), model, image, training.precision)
 
 
-def _compile_input(
-    device: torch.device, sample: Sample, size: Size, count: int, channels: Mapping[str, int], tasks: TaskSet
-) -> None:
-    """Compile batches for training and evaluation, of clients with and without the task that chooses crops."""
-    feed = DeviceFeed(device, compile=True)
-    for own in (sample, {name: value for name, value in sample.items() if name != tasks.crop_chooser(sample)}):
-        chooser = tasks.crop_chooser(own)
-        form = InputFormat(tasks, size, channels[chooser] if chooser else 0)
-        for choices in (Choices.draw(np.random.default_rng(0), count), Choices.none(count)):
-            feed.prepared(pack([own] * count, choices, size), form, feed.prepare)
-
-
-def _compile_all(device: torch.device, at_once: int, jobs: Sequence[Job], done: TextIO) -> None:
-    """Run the jobs in forks of this process, which has already imported everything; writes a line for each done."""
-    gc.disable()  # it takes a twelfth of tracing
-    with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork")) as pool:
-        for job, _ in zip(jobs, pool.map(_compile_afresh, repeat(device), jobs), strict=True):
-            print(job["part"], file=done, flush=True)
-
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # runs the jobs in forks, since it has imported everything; writes a line for each done
     importlib.import_module(COMPILER)
     lines, sys.stdout = sys.stdout, sys.stderr  # no library may print among them
-    _compile_all(torch.device(sys.argv[1]), int(sys.argv[2]), json.load(sys.stdin), lines)
+    gc.disable()  # it takes a twelfth of tracing
+    jobs, devices = json.load(sys.stdin), repeat(torch.device(sys.argv[1]))
+    with ProcessPoolExecutor(int(sys.argv[2]), multiprocessing.get_context("fork")) as pool:
+        for job, _ in zip(jobs, pool.map(_compile_afresh, devices, jobs), strict=True):
+            print(job["part"], file=lines, flush=True)

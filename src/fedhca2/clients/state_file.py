@@ -29,9 +29,6 @@ class RoundIsOverError(ValueError):
 class StateFileError(ValueError):
     """A state file that cannot be used."""
 
-    def __init__(self, path: Path, fault: str) -> None:
-        super().__init__(f"{path}: {fault}")
-
 
 @dataclass(frozen=True)
 class ClientState:
@@ -59,17 +56,17 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
     except FileNotFoundError:
-        raise StateFileError(path, "expected a state of fedhca2, got no file") from None
+        raise StateFileError(f"{path}: expected a state of fedhca2, got no file") from None
     except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
-        raise StateFileError(path, f"expected a state of fedhca2, got a damaged or foreign file ({error})") from None
+        raise StateFileError(f"{path}: expected a state of fedhca2, got a damaged or foreign file ({error})") from None
     format = header.get("format", "none")
     if format not in HASHES:
-        raise StateFileError(path, f"expected format {FORMAT!r}, got {format!r}")
+        raise StateFileError(f"{path}: expected format {FORMAT!r}, got {format!r}")
     actual = _checksum(tensors, header.get("values", ""), format)
     if actual != header.get("checksum"):
-        raise StateFileError(path, f"is damaged: expected checksum {header.get('checksum')}, got {actual}")
+        raise StateFileError(f"{path}: is damaged: expected checksum {header.get('checksum')}, got {actual}")
     if checksum is not None and actual != checksum:
-        raise StateFileError(path, f"belongs to another checkpoint: expected checksum {checksum}, got {actual}")
+        raise StateFileError(f"{path}: belongs to another checkpoint: expected checksum {checksum}, got {actual}")
     return ClientState(tensors, json.loads(header["values"]))
 
 

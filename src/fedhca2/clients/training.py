@@ -3,7 +3,6 @@
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from math import cos, pi
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -249,17 +248,13 @@ def take_step(
     losses = add_gradients(model, batch, precision, terms, loss, weighted)
     optimizer.step()
     if terms.drifts:
-        add_drifts(optimizer, dict(model.named_parameters()), terms.drifts)
+        own = dict(model.named_parameters())
+        rates = {parameter: group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+        with torch.no_grad():
+            for name, drift in terms.drifts:
+                if own[name].requires_grad:
+                    own[name].sub_(drift * rates[own[name]])
     return losses
-
-
-@torch.no_grad()
-def add_drifts(optimizer: Optimizer, own: Mapping[str, Tensor], drifts: Sequence[tuple[str, Tensor]]) -> None:
-    """Subtract each drift times its parameter's learning rate, from parameters that are trained."""
-    rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
-    for name, drift in drifts:
-        if own[name].requires_grad:
-            own[name].sub_(drift * rates[id(own[name])])
 
 
 class Learner:
@@ -286,31 +281,24 @@ class Learner:
         """Train one epoch at the schedule's `rate` on the model's device; returns each task's mean unweighted loss."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["share"]
-        captured = step = None
+        precision, weighted = self.training.precision, self.training.loss_weights
+        captured = None
         sums: Losses = {}
         count = 0
         for batch in batches:
-            if step is None:
-                captured = captures.step(self, batch, terms) if captures else None
-                step = captured or self._plain_step(terms)
-            losses = step(batch)
+            if captures:
+                captured = captured or captures.step(self, batch, terms)
+                losses = captured(batch)
+            else:
+                if not count:
+                    set_mode(self.model, terms.frozen)
+                losses = take_step(self.model, self.optimizer, batch, precision, terms, weighted=weighted)
             sums = {task: sums[task] + loss if sums else loss.clone() for task, loss in losses.items()}
             count += 1
             watch(captured.total if captured else sum_of(losses))
         if captured:
             captured.store(self)
         return {task: float(sums[task]) / count if count else 0.0 for task in self.model.decoders}
-
-    def _plain_step(self, terms: LocalTerms) -> Callable[[Batch], Losses]:
-        set_mode(self.model, terms.frozen)
-        return partial(
-            take_step,
-            self.model,
-            self.optimizer,
-            precision=self.training.precision,
-            weighted=self.training.loss_weights,
-            terms=terms,
-        )
 
     def add_gradients(self, batch: Batch, captures: "Captures | None") -> Losses:
         """Add a batch's gradients to those of the parameters, for a step of an optimiser elsewhere."""

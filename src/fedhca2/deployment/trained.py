@@ -26,7 +26,7 @@ from fedhca2.data.own import checked_array, checked_image
 from fedhca2.data.transforms import Placement, fit_to_input, input_size, own_size, place_image
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment, open_data
-from fedhca2.experiment.build import build_client
+from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.in_process import choose_devices
 from fedhca2.federation.membership import shards_after
 from fedhca2.models import MultiTaskModel
@@ -302,13 +302,14 @@ def evaluate(
     elif files.recorded_baseline is not None and (split, thresholds) == (result.split, 99):
         baseline = {name: own for name, own in files.recorded_baseline.items() if client in (None, name)}
     scores: Scores = {}
-    for spec in experiment.specs:
-        if client in (None, spec.name):
-            progress(spec.name)
-            built = build_client(experiment, spec, data[spec.data], shards[spec.name], DeviceSlot(device))
-            scores[spec.name] = _scores(built, files.model_file(spec.name), split, thresholds)
+    for plan in plan_clients(experiment, data, shards, DeviceSlot(device)):
+        name = plan.spec.name
+        if client in (None, name):
+            progress(name)
+            built = plan.build()
+            scores[name] = _scores(built, files.model_file(name), split, thresholds)
             if files.baseline.begun and baseline is not None:
-                baseline[spec.name] = _scores(built, files.baseline.model_file(spec.name), split, thresholds)
+                baseline[name] = _scores(built, files.baseline.model_file(name), split, thresholds)
     gains = both_gains(scores, baseline, experiment.task_set, experiment.kinds)
     return result.model_copy(update={"clients": scores, "split": split, "baseline": baseline, **gains})
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, LocalData, StepKind
 from fedhca2.clients.evaluation import standardise
-from fedhca2.clients.exchange import FirstRow, first_rows
+from fedhca2.clients.exchange import row_lengths
 from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Dataset, input_shape
 from fedhca2.errors import UserError
@@ -57,12 +57,6 @@ class _Common:
     backbone: str
     evaluated: dict[tuple[int, ...], Batches] = field(default_factory=dict)  # by the images that clients evaluate on
 
-    @classmethod
-    def of(cls, experiment: Experiment, spec: ClientSpec, data: Dataset) -> "_Common":
-        """What clients like this one have in common; raises UserError if their model does not work on the data."""
-        model = common_client_model(experiment, spec, data.labels, data.size, input_shape(data))
-        return cls(model, layouts(model), fingerprint(model))
-
 
 @dataclass(eq=False)
 class ClientPlan:
@@ -75,7 +69,7 @@ class ClientPlan:
     device_slot: DeviceSlot
     common: _Common
     steps: int
-    _first: Mapping[Slot, FirstRow] | None = None  # the rows of its first model, once that was drawn
+    first: Mapping[Slot, float] | None = None  # the lengths of its first model's rows, once that was drawn
     _own_values: Mapping[str, Tensor] | None = None  # its first decoders and heads, from drawing to building
 
     @cached_property
@@ -85,16 +79,6 @@ class ClientPlan:
         images = len(self.shard.train)
         return Profile(spec.name, spec.data, spec.tasks, images, common.layouts, common.backbone, classes)
 
-    @property
-    def load(self) -> int:
-        """A rough measure of the work in a round: steps times encoder and decoders."""
-        return self.steps * (1 + len(self.spec.tasks))
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether the client knows its first model."""
-        return self._first is not None
-
     def draw(self) -> None:
         """Draw the decoders and heads that the client starts with. Nobody may draw or build others meanwhile."""
         model, method = self.common.model, self.experiment.resolved_method
@@ -102,33 +86,22 @@ class ClientPlan:
         draw_own_parts(model, seed=self.experiment.seed, client=self.spec.name, common=parts)
         own = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("encoder.")}
         self._own_values = dict(zip(own, copy_packed(list(own.values())), strict=True))
-        self._first = first_rows(model)
+        self.first = row_lengths(model)
 
-    def build(self) -> Client:
-        """Build the client as it starts. Draws, unless that was just done."""
-        if self._own_values is None:
+    def build(self, state: ClientState | None = None) -> Client:
+        """Build the client as it starts, or in a saved state; raises ValueError if that is another's.
+
+        Draws if that was not just done; for a saved state only if it never was.
+        """
+        if self.first is None or (state is None and self._own_values is None):
             self.draw()
-        own, self._own_values = self._own_values, None
-        assert own is not None
-        model = deepcopy(self.common.model)
-        values = model.state_dict(keep_vars=True)
-        copy_values([values[name] for name in own], list(own.values()))
-        standardise(model, self._local_data.train)
-        return self._client(model)
-
-    def rebuild(self, state: ClientState) -> Client:
-        """Build the client in a saved state; raises ValueError if that is another's. Draws only if it never did."""
-        if not self.is_drawn:
-            self.draw()
-        self._own_values = None
-        client = self._client(deepcopy(self.common.model))
-        client.restore(state)
-        return client
-
-    def _client(self, model: MultiTaskModel) -> Client:
-        experiment, method = self.experiment, self.experiment.resolved_method
-        assert self._first is not None
-        return Client(
+        experiment, method, model = self.experiment, self.experiment.resolved_method, deepcopy(self.common.model)
+        own, self._own_values = self._own_values or {}, None
+        if state is None:
+            values = model.state_dict(keep_vars=True)
+            copy_values([values[name] for name in own], list(own.values()))
+            standardise(model, self._local_data.train)
+        client = Client(
             self.profile,
             model,
             self._local_data,
@@ -137,9 +110,12 @@ class ClientPlan:
             batch_norm=method.batch_norm,
             privacy=experiment.privacy,
             others_noise=experiment.guard.noise,
-            first=self._first,
+            first=self.first or {},
             device_slot=self.device_slot,
         )
+        if state is not None:
+            client.restore(state)
+        return client
 
     @cached_property
     def _local_data(self) -> LocalData:
@@ -171,21 +147,13 @@ def plan_clients(
     by_kind: dict[tuple[str, str, tuple[str, ...]], _Common] = {}
     plans, steps = [], steps_in_round(experiment, shards)
     for spec in experiment.specs:
-        kind = (spec.model.model_dump_json(), spec.data, spec.tasks)
+        opened, shard, kind = data[spec.data], shards[spec.name], (spec.model.model_dump_json(), spec.data, spec.tasks)
         if kind not in by_kind:
-            by_kind[kind] = _Common.of(experiment, spec, data[spec.data].train)
-        opened, shard = data[spec.data], shards[spec.name]
+            train = opened.train
+            model = common_client_model(experiment, spec, train.labels, train.size, input_shape(train))
+            by_kind[kind] = _Common(model, layouts(model), fingerprint(model))
         plans.append(ClientPlan(experiment, spec, opened, shard, device_slot, by_kind[kind], steps[spec.name]))
     return plans
-
-
-def build_client(
-    experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, device_slot: DeviceSlot
-) -> Client:
-    """Build one client with its own images, decoders and heads."""
-    steps = spec.steps_in_round(len(shard.train) // experiment.training.batch_size)
-    common = _Common.of(experiment, spec, data.train)
-    return ClientPlan(experiment, spec, data, shard, device_slot, common, steps).build()
 
 
 def common_client_model(

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -39,10 +39,6 @@ class ClientSpec:
     epochs: int | None  # per round
     model: ModelConfig
     steps: int | None = None  # per round, if it has no epochs
-
-    def is_like(self, other: "ClientSpec") -> bool:
-        """Whether it differs from another at most in the length of its rounds."""
-        return replace(self, epochs=other.epochs, steps=other.steps) == other
 
     def steps_in_round(self, batches: int) -> int:
         """How many steps it takes in a round, if an epoch has this number of batches."""
@@ -164,22 +160,16 @@ def expand(
         if count > 1:
             hint = "give each a 'name', or use 'copies'"
             faults.append(Fault("clients", f"expected different names, got {count} clients called {name!r}; {hint}"))
-    if faults := faults or _unequal_starts(specs):
-        raise UserError.of(dict.fromkeys(faults))
-    return specs
-
-
-def _unequal_starts(specs: Sequence[ClientSpec]) -> list[Fault]:
-    """Encoders that do not start from the same weights at all clients that have them."""
-    weights: dict[str, set[str]] = {}
+    weights: dict[str, set[str]] = {}  # by encoder
     for spec in specs:
         weights.setdefault(spec.model.encoder.title, set()).add(spec.model.encoder.weights)
-    expected = "expected the same weights at all clients with the encoder"
-    return [
-        Fault("clients", f"{expected} {name!r}, got {', '.join(sorted(files))}")
-        for name, files in weights.items()
-        if len(files) > 1
-    ]
+    for name, files in weights.items() if not faults else ():
+        if len(files) > 1:
+            expected = f"expected the same weights at all clients with the encoder {name!r}"
+            faults.append(Fault("clients", f"{expected}, got {', '.join(sorted(files))}"))
+    if faults:
+        raise UserError.of(dict.fromkeys(faults))
+    return specs
 
 
 def _task_faults(

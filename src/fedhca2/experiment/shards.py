@@ -164,11 +164,9 @@ def partition_as_data(
             "train": [train[i] for i in shard.train],
             "val": [val[i] for i in shard.val],
             "dealt": [train[i] for i in shard.dealt],
+            **({"test": [val[i] for i in shard.test]} if shard.test else {}),
+            **({"classes": classes} if (classes := class_names(spec, data[spec.data])) else {}),
         }
-        if shard.test:
-            partition[spec.name]["test"] = [val[i] for i in shard.test]
-        if classes := class_names(spec, data[spec.data]):
-            partition[spec.name]["classes"] = classes
     return partition
 
 
@@ -191,8 +189,15 @@ def without_broken(
     for spec in experiment.specs:
         shard, broken = shards[spec.name], list[str]()
         train, val = data[spec.data].train.for_share(shard.dealt), data[spec.data].val
-        kept = ((train, shard.train), (val, shard.val), (val, shard.test))
-        readable = [_readable(split, indices, spec.tasks, broken) for split, indices in kept]
+        readable: list[list[int]] = []
+        for split, indices in ((train, shard.train), (val, shard.val), (val, shard.test)):
+            readable.append([])
+            for index in indices:
+                try:
+                    split.load(index, spec.tasks)
+                    readable[-1].append(index)
+                except FileError as error:
+                    broken.append(str(error))
         left[spec.name] = Shard(readable[0], readable[1], shard.dealt, readable[2])
         if broken:
             skipped[spec.name] = broken
@@ -200,15 +205,3 @@ def without_broken(
         listed = "; ".join(f"{len(broken)} of {name!r}, such as {broken[0]}" for name, broken in skipped.items())
         raise UserError.of([*faults, *([Fault("", f"unreadable files: {listed}")] if listed else [])])
     return left, skipped
-
-
-def _readable(data: Dataset, indices: Sequence[int], tasks: Sequence[str], broken: list[str]) -> list[int]:
-    """List the indices of readable samples, and add the faults of the others to `broken`."""
-    good = []
-    for index in indices:
-        try:
-            data.load(index, tasks)
-            good.append(index)
-        except FileError as error:
-            broken.append(str(error))
-    return good

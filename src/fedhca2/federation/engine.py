@@ -1,7 +1,7 @@
 """The engine within this process: it opens the data sets here, for clients of their own, or that train one model."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -25,12 +25,10 @@ from fedhca2.cores import host_free
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.experiment.build import plan_clients, step_kind
-from fedhca2.experiment.clients import client_kind
-from fedhca2.federation.client_store import ClientStore
-from fedhca2.federation.in_process import InProcess, choose_devices, one_thread
+from fedhca2.federation.in_process import ClientStore, InProcess, choose_devices, one_thread
 from fedhca2.federation.membership import shards_after
 from fedhca2.federation.server import check_method, layouts_of
-from fedhca2.messages import Order, Profile, Reply
+from fedhca2.messages import Order, Reply
 from fedhca2.models.multitask import slot_prefix
 from fedhca2.objectives import Pooled
 from fedhca2.params import Slot
@@ -63,23 +61,31 @@ class InProcessRun(InProcess):
     ) -> None:
         self.experiment, self.folder, self.data, self.shards, self.skipped = experiment, folder, data, shards, skipped
         self.files: Mapping[str, Any] = {PARTITION: partition_as_data(experiment, data, shards)}
-        self._devices = choose_devices(experiment.devices)
+        devices = choose_devices(experiment.devices)
+        self.device = ", ".join(dict.fromkeys(map(device_name, devices)))  # the hardware, for the result
         self._step = step_kind(experiment, data, shards)
-        slots = [DeviceSlot(device, self._step) for device in self._devices]
+        slots = [DeviceSlot(device, self._step) for device in devices]
         with one_thread():
             plans = plan_clients(experiment, data, shards, slots[0])
+        values = [sum(layout.numel for layout in plan.profile.layouts.values()) for plan in plans]
         is_free = self._step == "captured" and not (experiment.devices or self.all_stay)
-        if is_free and _are_small(plan.profile for plan in plans):
+        if is_free and len(plans) > 1 and max(values) <= SMALL_MODEL:
             slots += [DeviceSlot(slot.device, self._step) for slot in slots if slot.device.type == "cuda"]
-        memory = experiment.checkpoints.memory
-        room = host_free() / 4 if memory is None else memory * 1e9
-        super().__init__(
-            ClientStore(plans, folder.states, inf if self.all_stay else room), slots, finished=self._save_final_model
-        )
+        gigabytes = experiment.checkpoints.memory
+        room = inf if self.all_stay else host_free() / 4 if gigabytes is None else gigabytes * 1e9
+        super().__init__(ClientStore(plans, folder.states, room), slots, finished=self._save_final_model)
         self.own_code = experiment.own_code
         for slot in slots:
-            slot.keeps = self._have_room(slot.device)
-        self._predictions: dict[str, Arrays] = {name: {} for name in _one_of_each(self.profiles.values(), SAMPLED)}
+            slot.keeps = self.all_stay
+            if slot.device.type == "cuda" and not self.all_stay:
+                memory = torch.cuda.get_device_properties(slot.device).total_memory
+                slot.keeps = sum(values) * STATE_BYTES <= memory * KEPT_SHARE
+        by_kind: dict[str, list[str]] = {}
+        for name, kind in self.kinds.items():
+            by_kind.setdefault(kind, []).append(name)
+        ranks = zip_longest(*by_kind.values())  # the first client of each kind, then the second, and so on
+        sampled = [name for rank in ranks for name in rank if name is not None][:SAMPLED]
+        self._predictions: dict[str, Arrays] = {name: {} for name in sampled}
         checkpoint = folder.checkpoint
         if checkpoint is not None:
             try:
@@ -90,11 +96,6 @@ class InProcessRun(InProcess):
         # A client's noise key only exists here, so it is saved before any noised update leaves.
         self.checkpoint_first = checkpoint is None and bool(experiment.privacy.noise)
         self.checkpoint_every = experiment.checkpoints.every
-
-    @property
-    def device(self) -> str:
-        """The hardware that the clients train on."""
-        return ", ".join(dict.fromkeys(map(device_name, self._devices)))
 
     def baseline(self, experiment: Experiment, folder: RunFolder) -> "InProcessRun":
         """Clients with the same images."""
@@ -113,13 +114,6 @@ class InProcessRun(InProcess):
             kinds = {spec.kind: spec.name for spec in self.experiment.specs}
             precompile(models, [self.store.plan(name).build() for name in kinds.values()], self.home)
 
-    def _have_room(self, device: torch.device) -> bool:
-        """Whether the states of all clients take little of a GPU's memory."""
-        if device.type == "cpu" or self.all_stay:
-            return self.all_stay
-        values = sum(layout.numel for profile in self.profiles.values() for layout in profile.layouts.values())
-        return values * STATE_BYTES <= torch.cuda.get_device_properties(device).total_memory * KEPT_SHARE
-
     def _save_final_model(self, client: Client) -> None:
         self.folder.save_model(client.name, client.personal.model)
         if client.name in self._predictions:
@@ -131,21 +125,6 @@ class InProcessRun(InProcess):
             for name, after in self._predictions.items():
                 first = self.store.plan(name).build()
                 self.folder.save_samples(name, sample_labels(first) | sample_predictions(first, "before") | after)
-
-
-def _are_small(profiles: Iterable[Profile]) -> bool:
-    """Whether several clients have models of which a GPU has room for two, and whose steps it finishes soon."""
-    values = [sum(layout.numel for layout in profile.layouts.values()) for profile in profiles]
-    return len(values) > 1 and max(values) <= SMALL_MODEL
-
-
-def _one_of_each(profiles: Iterable[Profile], count: int) -> list[str]:
-    """At most this many clients, of all kinds alike: the first of each, then the second, and so on."""
-    kinds: dict[str, list[str]] = {}
-    for profile in profiles:
-        kinds.setdefault(client_kind(profile.dataset, profile.tasks), []).append(profile.client)
-    ranks = zip_longest(*kinds.values())
-    return [name for rank in ranks for name in rank if name is not None][:count]
 
 
 class PooledRun(InProcessRun):
@@ -172,11 +151,14 @@ class PooledRun(InProcessRun):
                 with on_device(client):  # where it stays
                     pass
                 share_parameters(client, parameters)
-                share_moments(client, moments)
+                old = client.personal
+                client.personal = client.shared = own = Learner(old.model, old.training)
+                moments |= {each: old.optimizer.state[each] for each in own.parameters if each in old.optimizer.state}
+                own.optimizer.state = moments
                 for group in client.training.groups(client.personal.model):
                     by_share[group["share"]] |= dict.fromkeys(group["params"])
         training = self.experiment.training
-        groups = [{"params": list(own), "share": share} for share, own in by_share.items()]
+        groups = [{"params": list(each), "share": share} for share, each in by_share.items()]
         self.optimizer = training.optimizer.build(groups, training.learning_rate, training.weight_decay)
         self.optimizer.state = moments
         self.objective = cast(Pooled, self.experiment.resolved_method.local)
@@ -220,20 +202,16 @@ class PooledRun(InProcessRun):
                     seconds[name] += perf_counter() - began
                 for each in encoders.values():
                     each.finish()
-                self._step_at(fmean(rates))
+                for group in self.optimizer.param_groups:
+                    group["lr"] = fmean(rates) * group["share"]
+                self.optimizer.step()
+                self.optimizer.zero_grad()
             means = {name: {task: float(loss) / counts[name] for task, loss in sums[name].items()} for name in names}
             for name in names:
                 clients[name].personal.end_round()
                 if fault := divergence(means[name], clients[name].personal.parameters):
                     raise UserError("method pooled", f"{name}: {fault}; a lower training.learning_rate may help")
         return {name: {"losses": means[name], "seconds": seconds[name]} for name in names}
-
-    def _step_at(self, rate: float) -> None:
-        """Update the model with the sum of its gradients."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["share"]
-        self.optimizer.step()
-        self.optimizer.zero_grad()
 
 
 class BalancedSum:
@@ -266,28 +244,19 @@ class BalancedSum:
 
 
 def share_parameters(client: Client, shared: dict[Hashable, Parameter]) -> None:
-    """Let a client use the shared parameters with the keys of its own, and share those whose keys are new."""
-    model, profile = client.personal.model, client.profile
+    """Let a client use the shared parameters with the keys of its own, and share those whose keys are new.
+
+    A key has the layouts of a row, and of a task its name and its head's classes.
+    """
+    model = client.personal.model
     for slot, tensors in model.slots().items():
+        rows = (slot, Slot("head", slot.task)) if slot.task else (slot,)
+        key = (slot.task, *(layouts_of(client.profile, row) for row in rows))
         for name in tensors if not slot.part.endswith("_norms") else ():
             path, _, leaf = (slot_prefix(slot) + name).rpartition(".")
             module = model.get_submodule(path)
             own = module.get_parameter(leaf)
-            module.register_parameter(leaf, shared.setdefault((*_sharing_key(profile, slot), name), own))
-
-
-def share_moments(client: Client, shared: defaultdict[Tensor, Any]) -> None:
-    """Let a client's optimiser use these moments, and add those of the parameters that only it has."""
-    old = client.personal
-    client.personal = client.shared = Learner(old.model, old.training)
-    shared.update({own: old.optimizer.state[own] for own in client.personal.parameters if own in old.optimizer.state})
-    client.personal.optimizer.state = shared
-
-
-def _sharing_key(profile: Profile, slot: Slot) -> tuple[Hashable, ...]:
-    """What clients that train one row have in common: its layouts, and of a task its name and its head's classes."""
-    own: list[Slot] = [slot, Slot("head", slot.task)] if slot.task else [slot]
-    return slot.task, *(layouts_of(profile, each) for each in own)
+            module.register_parameter(leaf, shared.setdefault((*key, name), own))
 
 
 def spread_evenly(counts: Mapping[str, int]) -> list[str]:

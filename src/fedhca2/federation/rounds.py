@@ -170,7 +170,7 @@ def run_rounds(
         record = replace(record, refused={**record.refused, **fleet.absent, **record.dropped})
         watcher.aggregated(round, record, perf_counter() - began)
         scores = {client: reply.metrics for client, reply in replies.items() if reply.metrics}
-        stops = is_over(_plain({client: each for client, each in scores.items() if client not in record.refused}))
+        stops = is_over({client: each for client, each in scores.items() if client not in record.refused})
         on_round_end(progress, stops)
         if stops:
             rounds = progress.state.round
@@ -189,11 +189,7 @@ def run_rounds(
     _notify(watcher, orders, replies, missing)
     used = {client: reply.metrics for client, reply in replies.items() if client not in missing}
     missing = {client: why for client, why in fleet.absent.items() if client in server.mixable} | missing
-    return Outcome(_plain(used), missing, rounds)
-
-
-def _plain(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Scores:
-    return {client: {task: {**tasks[task]} for task in tasks} for client, tasks in scores.items()}
+    return Outcome(used, missing, rounds)
 
 
 def _notify(

@@ -140,7 +140,12 @@ class Server:
         :param sent: what clients took before they trained.
         """
         used = {reply.client: reply for reply in sorted(replies, key=lambda reply: reply.client)}
-        state = self._learn(state, used)
+        weights = dict(state.weights)
+        for client, reply in used.items():
+            for slot, agreement in reply.agreement.items():
+                key = SlotKey(client, slot)
+                weights[key] = self.method.weights.step(weights[key], agreement)
+        state = replace(state, weights=weights)
         state, mixings = self._choose_mixings(state, used, self._stacks(state.round, used))
         mixed, dropped = self._mix(state.round, mixings, sent or {})
         state, mixed = renew(state, mixings, mixed)
@@ -150,31 +155,18 @@ class Server:
         record = ServerRecord(state.round, aggregations, applied, dropped=dropped)
         return replace(state, round=state.round + 1), deliveries, record
 
-    def _learn(self, state: ServerState, replies: Mapping[str, Reply]) -> ServerState:
-        """Update α and β with this round's agreement."""
-        weights = dict(state.weights)
-        for client, reply in replies.items():
-            for slot, agreement in reply.agreement.items():
-                key = SlotKey(client, slot)
-                weights[key] = self.method.weights.step(weights[key], agreement)
-        return replace(state, weights=weights)
-
     def _stacks(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
-        """The rows of every part and layout."""
+        """The rows of every part and layout, and the running statistics that clients sent with them."""
         stacks = []
         for part, aggregator in self.method.aggregators(round).items():
             for layouts, entries in group_rows(part, replies, self.profiles).items():
                 stack = Stack.of(layouts[0], aggregator, entries, round, stack_key(part, layouts))
-                stacks.append(replace(stack, statistics=self._statistics(stack, replies, round)))
+                if sent := statistics_of(entries, replies):
+                    of_norms = self.profiles[sent[0].client].layouts[sent[0].slot]
+                    averaged = aggregator if aggregator.compares_models else Mean()
+                    stack = replace(stack, statistics=Stack.of(of_norms, averaged, sent, round))
+                stacks.append(stack)
         return stacks
-
-    def _statistics(self, stack: Stack, replies: Mapping[str, Reply], round: int) -> Stack | None:
-        """The running statistics that clients sent with the rows of a stack."""
-        entries = statistics_of(stack.entries, replies)
-        if not entries:
-            return None
-        aggregator = stack.aggregator if stack.aggregator.compares_models else Mean()
-        return Stack.of(self.profiles[entries[0].client].layouts[entries[0].slot], aggregator, entries, round)
 
     def _choose_mixings(
         self, state: ServerState, replies: Mapping[str, Reply], stacks: Iterable[Stack]

@@ -127,17 +127,8 @@ class WeightsCastTogether(TorchFunctionMode):
     part of a model that switches autocast off. So values and gradients are autocast's, bit for bit.
     """
 
-    LAYERS = frozenset(
-        [
-            functional.linear,
-            functional.conv1d,
-            functional.conv2d,
-            functional.conv3d,
-            functional.conv_transpose1d,
-            functional.conv_transpose2d,
-            functional.conv_transpose3d,
-        ]
-    )
+    LAYERS = frozenset([functional.linear, functional.conv1d, functional.conv2d, functional.conv3d])
+    LAYERS |= {functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d}
 
     def __init__(self, parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from fedhca2.data.partition import even_split
 from fedhca2.data.rendered import write_scenes
 from fedhca2.errors import UserError
 from fedhca2.experiment import assign_shards, open_data
-from fedhca2.experiment.build import build_client
+from fedhca2.experiment.build import plan_clients
 from small import small
 
 IMAGES = 40
@@ -47,7 +47,8 @@ def test_a_multi_task_client_loses_the_labels_that_the_released_index_misses(roo
     config = experiment(root, [{"data": "street", "tasks": ["human_parts", "semseg"]}], released_parts_index=True)
     data = open_data(config)
     shard = assign_shards(config, data)["street"]
-    client = build_client(config, config.specs[0], data["street"], shard, DeviceSlot(torch.device("cpu")))
+    [plan] = plan_clients(config, data, {"street": shard}, DeviceSlot(torch.device("cpu")))
+    client = plan.build()
     person = has_person(root)
     missed = [i for k, i in enumerate(shard.dealt) if person[i] and not person[k]]
     labels = [client.data.train.data.load(i, ["human_parts"])["human_parts"] for i in missed]

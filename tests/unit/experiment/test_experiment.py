@@ -7,6 +7,7 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.sources import apply_overrides
 from small import SMALL
+from tiny_encoder import TINY
 
 
 def small(**changes):
@@ -59,6 +60,34 @@ def test_a_file_with_a_method_is_the_same_from_anywhere(tmp_path, monkeypatch):
 
 
 OF_ONE = {"data": "indoor", "tasks": ["depth"]}
+
+
+def with_models(*own, **model):
+    """Settings of an experiment with this model, and of clients whose models have settings of their own."""
+    clients = [{**OF_ONE, "name": f"c{i}", **({"model": each} if each else {})} for i, each in enumerate(own)]
+    return {"model": {"encoder": {"name": TINY}, **model}, "clients": clients}
+
+
+def models(*own, **model):
+    return [spec.model for spec in Experiment.parse(small(**with_models(*own, **model))).specs]
+
+
+def test_a_client_changes_only_what_it_names_of_the_model_unless_it_has_another_encoder():
+    own = [{}, {"encoder": {"weights": "none"}, "decoder_width": 8}, {"encoder": {"name": "swin_micro"}}]
+    first, second, third = models(*own, encoder={"name": TINY, "drop_path": 0.2})
+    assert (second.encoder, second.decoder_width) == (first.encoder, 8)
+    assert third.encoder.drop_path == 0
+
+
+def test_a_clients_weights_have_a_digest_of_their_own(tmp_path):
+    (tmp_path / "own").write_bytes(b"weights")
+    own = {"encoder": {"name": "swin_micro", "weights": str(tmp_path / "own")}}
+    assert models(own, encoder={"name": TINY, "sha256": "0" * 64})[0].encoder.sha256 is None
+    written = Experiment.parse(small(clients=[{**OF_ONE, "model": own}])).to_dict()
+    assert len(written["clients"][0]["model"]["encoder"]["sha256"]) == 64
+    assert Experiment.parse(written).to_dict() == written
+
+
 MISTAKES = [
     ({"round": 3}, "round: unknown key. Did you mean 'rounds'?"),
     ({"rounds": 0}, "rounds: expected at least 1, got 0"),
@@ -90,6 +119,13 @@ MISTAKES = [
     ({"clients": [OF_ONE | {"name": "klinik-ü"}]}, "the letters a to z and A to Z"),
     ({"metrics": {"sla": "miou"}}, "metrics: expected names of tasks, got 'sla'. Did you mean 'sal'?"),
     ({"metrics": {"sal": "moiu"}}, "metrics.sal: expected a metric of 'sal', got 'moiu'. Did you mean 'miou'?"),
+    (with_models({}, {"encoder": {"nmae": "x"}}), "clients[1].model.encoder.nmae: unknown key. Did you mean"),
+    (with_models({}, {"decoder_width": 3}), "clients[1].model.decoder_width: expected a multiple of 4, got 3"),
+    (with_models({}, {"encoder": 3}), "clients[1].model.encoder: expected a mapping of keys to values, got 3"),
+    (
+        with_models({}, {"encoder": {"weights": "scenes"}}),
+        f"same weights at all clients with the encoder {TINY!r}, got",
+    ),
 ]
 
 

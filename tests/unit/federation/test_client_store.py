@@ -15,7 +15,7 @@ import torch
 
 from fedhca2.clients import Client, ClientState, save_state
 from fedhca2.cores import usable_cores
-from fedhca2.federation.client_store import ClientQueue, ClientStore
+from fedhca2.federation.in_process import ClientQueue, ClientStore
 from small_run import SETTINGS, Silent, events, record_clients, resume_small, run_small, same_runs, small
 
 pytestmark = pytest.mark.slow
@@ -118,8 +118,6 @@ def test_the_next_client_has_the_most_work_or_a_step_that_is_captured_already(wa
 class Counter:
     """A client and its plan, which remembers how often it worked."""
 
-    drawn = True
-
     def __init__(self, name, count=0):
         self.name, self.nbytes, self.count, self.profile = name, 8, count, SimpleNamespace(client=name)
 
@@ -129,11 +127,8 @@ class Counter:
 
     def drop_gradients(self): ...
 
-    def build(self):
-        return Counter(self.name)
-
-    def rebuild(self, state):
-        return Counter(self.name, int(state.tensors["count"]))
+    def build(self, state):
+        return Counter(self.name, int(state.tensors["count"]) if state else 0)
 
 
 def test_while_a_state_is_written_only_its_own_client_waits(tmp_path):
@@ -152,7 +147,7 @@ def test_while_a_state_is_written_only_its_own_client_waits(tmp_path):
     store = ClientStore([Counter("a"), Counter("b")], tmp_path / "states", room=8)
     store.open()
     assert [work("a"), work("b"), work("b")] == [1, 1, 2]
-    with patch("fedhca2.federation.client_store.save_state", slowly), ThreadPoolExecutor(2) as pool:
+    with patch("fedhca2.federation.in_process.save_state", slowly), ThreadPoolExecutor(2) as pool:
         first = pool.submit(work, "a")  # which takes the place of b
         assert writing.wait(10)
         second = pool.submit(work, "b")

@@ -10,8 +10,7 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import ClientPlan, plan_clients, step_kind
-from fedhca2.federation.client_store import ClientStore
-from fedhca2.federation.in_process import InProcess, choose_devices
+from fedhca2.federation.in_process import ClientStore, InProcess, choose_devices
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.run_folder.records import Watcher
@@ -87,5 +86,5 @@ def test_clients_of_one_kind_share_their_evaluation_images():
     assert one.val is other.val
     assert one.val is not another.val
     assert one.train is not other.train
-    again = plans[0].rebuild(clients[plans[0].profile.client].state())
+    again = plans[0].build(clients[plans[0].profile.client].state())
     assert again.data.train is clients[again.name].data.train

@@ -47,31 +47,16 @@ def test_a_final_reply_with_every_score_passes(changes):
     assert not attempt(check_reply, replace(GOOD, **changes), FINAL)
 
 
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        {},
-        {"depth": {}},
-        {"depth": {"speed": 1.0}},
-        {"depth": {"rmse": 1.0}, "semseg": {"miou": 1.0}},
-        {"depth": {"rmse": 1.0, "\x1b[2J": 1.0}},
-        {"depth": {"rmse": "1.0"}},
-        {"depth": {"rmse": 10**400}},
-        {"depth": {"rmse": True}},
-        {"depth": None},
-        [],
-    ],
-)
-def test_a_final_reply_with_other_scores_is_refused(metrics):
-    assert attempt(check_reply, replace(GOOD, metrics=metrics), FINAL)
+SCORES = [{"depth": each} for each in ({}, {"speed": 1.0}, {"rmse": 1.0, "\x1b[2J": 1.0}, {"rmse": "1.0"}, None)]
+SCORES += [{}, [], {"depth": {"rmse": 1.0}, "semseg": {"miou": 1.0}}]
+SCORES += [{"depth": {"rmse": bad}} for bad in (10**400, True)]
+EFFECTS = [Effect(0.5, bad, 1.0) for bad in (float("nan"), float("inf"), "0.5", None, True, [1.0], 10**400)]
+EFFECTS += [0.5, "abc", [0.5, 0.4, 1.0], {}]
 
 
-NUMBERS = [Effect(0.5, bad, 1.0) for bad in (float("nan"), float("inf"), "0.5", None, True, [1.0], 10**400)]
-
-
-@pytest.mark.parametrize("effect", [*NUMBERS, 0.5, "abc", [0.5, 0.4, 1.0], {}])
-def test_an_effect_that_is_not_three_finite_numbers_is_refused(effect):
-    assert attempt(check_reply, replace(GOOD, effect=effect), FINAL)
+@pytest.mark.parametrize("changes", [*({"metrics": each} for each in SCORES), *({"effect": each} for each in EFFECTS)])
+def test_other_scores_and_effects_that_are_not_three_finite_numbers_are_refused(changes):
+    assert attempt(check_reply, replace(GOOD, **changes), FINAL)
 
 
 def test_a_row_of_a_final_reply_is_one_too_many():

@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 import typer
@@ -13,6 +14,7 @@ from fedhca2.run_folder.reader import RunFiles
 from small import MECHANISMS, unifying
 from small_run import SETTINGS, CrashError, Silent, crash, models, resume_small, run_small, same_runs, small
 from tiny_encoder import TINY
+from warm import output_of
 
 pytestmark = pytest.mark.slow
 
@@ -90,6 +92,12 @@ def test_a_finished_baseline_is_not_trained_again(tmp_path):
     before = (tmp_path / "baseline" / "result.json").stat().st_mtime_ns
     resume_small(tmp_path)
     assert (tmp_path / "baseline" / "result.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("command", [("kill_run.py", "0", "20"), ("kill_at_every_step.py", "4")])
+def test_runs_that_are_killed_end_as_if_nothing_had_happened(tmp_path, command):
+    script, *options = command
+    assert "equal to the straight run" in output_of(Path(__file__).parents[2] / script, tmp_path, *options)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -7,7 +7,7 @@ from fedhca2.clients.training import Schedule
 from fedhca2.errors import UserError
 from fedhca2.federation.forecast import forecast
 from fedhca2.federation.guard import Reach
-from fedhca2.objectives import HeadsFirst, Objective, parts_of_epochs
+from fedhca2.objectives import HeadsFirst, Objective
 from small_run import SETTINGS, clients_of, models, run_small, same_models, same_runs, small
 
 SCENES = {"kind": "scenes", "size": [32, 32], "val": 1}
@@ -19,11 +19,6 @@ def rounds_of(length, method="fedhca2", rounds=3, **changes):
     """Three clients with three batches in an epoch; `length` is of their rounds."""
     clients = [{**client, **length} for client in SETTINGS["clients"]]
     return small(method, rounds=rounds, data=DATA, clients=clients, training=SCHEDULE, **changes)
-
-
-def test_steps_are_divided_by_epochs():
-    assert parts_of_epochs(0, 6, 3) == [(0, range(3)), (1, range(3))]
-    assert parts_of_epochs(2, 5, 3) == [(0, range(2, 3)), (1, range(3)), (2, range(1))]
 
 
 @pytest.mark.parametrize("objective", [Objective(), HeadsFirst(head_epochs=2)])

@@ -24,7 +24,7 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.clients.evaluation import sample_labels, sample_predictions
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data
-from fedhca2.experiment.build import build_client
+from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.flower.deploy.consent import EMBEDDED_WEIGHTS, TOLD_KINDS
 from fedhca2.federation.flower.deploy.link import Link, make_keys
 from fedhca2.federation.flower.deploy.processes import start
@@ -179,15 +179,15 @@ def collect(out: Path, experiment: Experiment, run: str, folder: RunFolder) -> N
     data, cpu = open_data(experiment), DeviceSlot(torch.device("cpu"))
     shards = shards_after(experiment, data, RunFiles(sites_folder(out)))
     folder.save_partition(partition_as_data(experiment, data, shards))
-    for spec in experiment.specs:
-        trained = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL_FILE
+    for plan in plan_clients(experiment, data, shards, cpu):
+        trained = sites_folder(out) / "state" / f"{experiment.name}-{run}" / plan.spec.name / MODEL_FILE
         if not trained.exists():
             continue
-        client = build_client(experiment, spec, data[spec.data], shards[spec.name], cpu)
+        client = plan.build()
         samples = sample_labels(client) | sample_predictions(client, "before")
         client.personal.model.load_state_dict(load_file(trained))
-        folder.save_model(spec.name, client.personal.model)
-        folder.save_samples(spec.name, samples | sample_predictions(client, "after"))
+        folder.save_model(client.name, client.personal.model)
+        folder.save_samples(client.name, samples | sample_predictions(client, "after"))
 
 
 def run_ray(

@@ -16,7 +16,7 @@ from fedhca2.clients import Client, ClientState, DeviceSlot, load_reply, load_st
 from fedhca2.clients.privacy import Privacy, privatise
 from fedhca2.clients.state_file import REPLY_FILE, STATE_FILE, RoundIsOverError, reply_again, save_answer, tensor_file
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import build_client, step_kind
+from fedhca2.experiment.build import plan_clients, step_kind
 from fedhca2.federation.flower.deploy.consent import Invitation, check_order
 from fedhca2.federation.flower.deploy.secagg_site import Secrets, SumMember, new_keys
 from fedhca2.federation.flower.deploy.site_config import SPENT, Ledger, Sent, SiteConfig, cost
@@ -29,7 +29,7 @@ from fedhca2.whole_files import private_folder, write_whole
 
 MODEL_FILE, SECRETS_FILE = "model.safetensors", "sum.json"  # the trained model; keys of the current round's sum
 log = logging.getLogger("fedhca2.site")
-Metrics = Mapping[str, Mapping[str, float]]  # {task: {metric: value}}
+Metrics = dict[str, dict[str, float]]  # {task: {metric: value}}
 
 
 @dataclass
@@ -178,7 +178,8 @@ class Site:
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         device = torch.device(automatic if self.config.device == "auto" else self.config.device)
         slot = DeviceSlot(device, step_kind(experiment, data, shards))
-        client = build_client(experiment, spec, data[spec.data], shards[spec.name], slot)
+        [plan] = plan_clients(experiment, data, shards, slot)
+        client = plan.build()
         session = _Session(invitation.run, experiment, client, folder, -1, _stamp(folder))
         if session.stamp:
             state = load_state(folder / STATE_FILE)
