@@ -42,6 +42,7 @@ STATE_BYTES = 8 * 4  # of a client's state for each value that it shares: the va
 KEPT_SHARE = 1 / 8  # of a GPU's memory, for clients that stay on it between rounds
 # Two clients at a time share a GPU if steps are small, so that it would wait for the interpreter; more gained nothing.
 SMALL_MODEL = 1e7  # values
+TINY = 1e-20  # a gradient shorter than this counts as none
 SAMPLED = 24  # clients whose predictions a run keeps
 
 
@@ -187,7 +188,7 @@ class PooledRun(InProcessRun):
             sums: dict[str, Losses] = {name: {} for name in names}
             seconds = dict.fromkeys(names, 0.0)
             turns, size = spread_evenly(counts), self.objective.clients or len(names)
-            parts = min(size, self.experiment.training.batch_size)
+            parts, balanced = min(size, self.experiment.training.batch_size), self.objective.balanced and size > 1
             gradients = {name: clients[name].gradients(round, parts, watch) for name in names}
             starts = [first for first in range(0, len(turns), size) for _ in range(parts)]
             for first in starts:
@@ -195,7 +196,7 @@ class PooledRun(InProcessRun):
                 for name in turns[first : first + size]:
                     began = perf_counter()
                     encoder = list(clients[name].personal.model.encoder.parameters())
-                    with encoders[encoder[0]].adding(encoder) if self.objective.balanced else nullcontext():
+                    with encoders[encoder[0]].adding(encoder) if balanced else nullcontext():
                         rate, losses = next(gradients[name])
                     rates.append(rate)
                     sums[name] = {task: loss + sums[name].get(task, 0.0) for task, loss in losses.items()}
@@ -215,7 +216,7 @@ class PooledRun(InProcessRun):
 
 
 class BalancedSum:
-    """The sum of gradients of some parameters, each computed from another batch, as if all were equally long."""
+    """The sum of gradients of some parameters, each computed from other images, as if all were equally long."""
 
     def __init__(self) -> None:
         self.lengths: list[Tensor] = []
@@ -223,22 +224,23 @@ class BalancedSum:
 
     @contextmanager
     def adding(self, parameters: Sequence[Parameter]) -> Iterator[None]:
-        """Add the gradients that are computed in this block, at the length of the first ones."""
+        """Add the gradients that are computed in this block, at length 1; those of images without labels are 0."""
         for parameter in parameters:
             parameter.grad = None
         yield
         gradients = {each: each.grad for each in parameters if each.grad is not None}
         if not gradients:
             return
-        self.lengths.append(get_total_norm(gradients.values()).clamp_min(torch.finfo(torch.float32).tiny))
-        torch._foreach_mul_(list(gradients.values()), self.lengths[0] / self.lengths[-1])
+        length = get_total_norm(gradients.values())
+        self.lengths.append(length)
+        torch._foreach_mul_(list(gradients.values()), (length > TINY) / length.clamp_min(TINY))
         for each, own in gradients.items():
             self.total[each] = self.total[each].add_(own) if each in self.total else own
 
     def finish(self) -> None:
         """Leave the sum with the parameters, at the mean length."""
         if self.lengths:
-            torch._foreach_mul_(list(self.total.values()), torch.stack(self.lengths).mean() / self.lengths[0])
+            torch._foreach_mul_(list(self.total.values()), torch.stack(self.lengths).mean())
         for parameter, total in self.total.items():
             parameter.grad = total
 

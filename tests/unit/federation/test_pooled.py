@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from fedhca2.data.batches import Batch
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
+from fedhca2.federation.engine import BalancedSum
 from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.local import run_over_flower
 from fedhca2.federation.flower.wait import NetworkSettings
@@ -112,6 +113,16 @@ def test_gradients_of_an_encoder_add_up_at_one_length(moved):
     mean = (one.norm() + other.norm()) / 2
     expected = (one / one.norm() + other / other.norm()) * mean
     torch.testing.assert_close(moved("pooled"), expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("slopes", [(0, 2), (2, 0)])
+def test_images_without_labels_add_nothing(slopes):
+    parameter, total = torch.nn.Parameter(torch.ones(3)), BalancedSum()
+    for slope in slopes:
+        with total.adding([parameter]):
+            (slope * parameter).sum().backward()
+    total.finish()
+    assert parameter.grad.tolist() == pytest.approx([1, 1, 1])
 
 
 def test_gradients_of_an_encoder_add_up_as_they_are(moved):
