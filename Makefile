@@ -47,7 +47,7 @@ flower: $(READY)  ## run the tests of Flower on another version of it: make flow
 	cp $(OTHER)/.shared $(OTHER)/lib/python3*/site-packages/shared.pth  # the rest is installed once
 	$(OTHER)/bin/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) 'flwr==$(FLWR)'
 	$(OTHER)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
-	$(OTHER)/bin/python -m pytest -m 'not long' tests/flower tests/unit/federation/flower
+	$(OTHER)/bin/python -m pytest -m 'not long' tests/unit/federation/flower tests/flower
 
 bench: $(READY)  ## measure speed, memory and bytes against their bounds (13 minutes on 2 cores; longer with CUDA)
 	$(BIN)/python benchmarks/run.py --json build/bench.json
