@@ -24,13 +24,10 @@ def in_the_small(name, client=lambda entry: entry):
         "workers": 0,
     }
     values["data"] = {key: _as_scenes(data) for key, data in values["data"].items()}
-    values["clients"] = [client({**entry, "epochs": 1, **_own_model(entry)}) for entry in values["clients"]]
+    own = {"encoder": {"name": "test_convnext"}}  # BatchNorm cannot train on one image of a few pixels
+    entries = [{**entry, "epochs": 1, **({"model": own} if "model" in entry else {})} for entry in values["clients"]]
+    values["clients"] = [client(entry) for entry in entries]
     return Experiment.parse({**values, "rounds": 1})
-
-
-def _own_model(entry):
-    """A small encoder for a client that has its own; BatchNorm cannot train on one image of a few pixels."""
-    return {"model": {"encoder": {"name": "test_convnext"}}} if "model" in entry else {}
 
 
 def _as_scenes(data):

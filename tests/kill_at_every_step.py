@@ -8,11 +8,12 @@ import os
 import shutil
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from kill_run import child, wait_for_end
+from kill_run import child, run_or_resume, wait_for_end
 from small_run import SETTINGS, resume_small, run_small, same_runs, small
 
 STEPS = ("fsync", "link", "rename", "replace", "unlink", "mkdir", "rmdir")
@@ -42,19 +43,11 @@ def kill_after(call, left):
     return step
 
 
-def begin_run(out):
-    if not (out / "config.yaml").exists():
-        run_small(EXPERIMENT, out)
-    elif not (out / "result.json").exists():
-        resume_small(out)
-
-
 def continue_run(out):
     """Do two rounds instead of one; once that is in the config, without overrides."""
     if "rounds: 2" not in (out / "config.yaml").read_text():
         resume_small(out, MORE)
-    elif not (out / "result.json").exists():
-        resume_small(out)
+    run_or_resume(out)
 
 
 def compare(out, straight):
@@ -86,7 +79,7 @@ def kill_everywhere(folder, name, work, stride, start=None):
 
 def main(folder, stride):
     run_small(EXPERIMENT, folder / "warm")  # scenes are rendered here, once
-    finished = kill_everywhere(folder, "begin", begin_run, stride)
+    finished = kill_everywhere(folder, "begin", partial(run_or_resume, experiment=EXPERIMENT), stride)
     kill_everywhere(folder, "go-on", continue_run, stride, finished)
 
 

@@ -51,11 +51,12 @@ def wait_for_threads():
         time.sleep(0.001)
 
 
-def run_or_resume(out):
-    if (out / "config.yaml").exists():
+def run_or_resume(out, experiment=EXPERIMENT):
+    """Do what is left of a run."""
+    if not (out / "config.yaml").exists():
+        run_small(experiment, out)
+    elif not (out / "result.json").exists():
         resume_small(out)
-    else:
-        run_small(EXPERIMENT, out)
 
 
 def kill_at_random(out, rng, longest):
