@@ -31,7 +31,15 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedhca2.federation.flower.answers import MAX_CHUNK_BYTES
 from fedhca2.federation.flower.deploy.consent import expected_profile
-from fedhca2.federation.flower.records import STYPE, decode_order, encode_profile, encode_reply, header_of, unsalt
+from fedhca2.federation.flower.records import (
+    STYPE,
+    decode_order,
+    encode_reply,
+    header_of,
+    pack,
+    profile_as_data,
+    unsalt,
+)
 from fedhca2.messages import Reply
 from fedhca2.tasks import TASKS, LabelSpace
 
@@ -46,7 +54,7 @@ def obliging(experiment, name: str):
 
     def answer(message: Message, context: Context | None = None) -> Message:
         if "order" not in header_of(message.content):
-            return Message(encode_profile(profile), reply_to=message)
+            return Message(pack(profile_as_data(profile)), reply_to=message)
         order = decode_order(message.content, profile.layouts)
         rng = torch.Generator().manual_seed(order.round)
         sent = {slot: layout.numel for slot, layout in profile.layouts.items() if slot.part in order.upload}

@@ -146,17 +146,9 @@ def fairgrad(gram: Array, fairness: float) -> Array:
     shortest = mgda(gram)
     if shortest @ gram @ shortest <= RANK * gram.diagonal().max():
         return shortest
-    return _fair(gram, 1 / fairness)
-
-
-def _fair(gram: Array, power: float) -> Array:
-    r"""Solve $(Gw)_i = w_i^{-p}$ for w > 0, and divide w by its sum.
-
-    Newton's method is slow for a small p, so p starts at 1 and decreases step by step.
-    """
     lengths, cosines = _unit(gram)
-    short = lengths / lengths.max()
-    now = max(power, 1.0)
+    short, power = lengths / lengths.max(), 1 / fairness
+    now = max(power, 1.0)  # Newton's method is slow for a small power, so it starts at 1 and decreases step by step
     x = short ** ((now - 1) / (now + 1))  # the solution for orthogonal updates
     while True:
         x = _newton(cosines, short ** (now - 1), now, x)

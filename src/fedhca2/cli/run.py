@@ -19,7 +19,7 @@ from fedhca2.cli import lazy, options
 from fedhca2.cli.app import app, command, open_console, print_json
 from fedhca2.errors import UserError
 from fedhca2.run_folder.folder import PAGE, default_folder, in_use
-from fedhca2.whole_files import ORDINARY, write_whole
+from fedhca2.whole_files import ORDINARY, require_empty, write_whole
 from fedhca2.words import counted
 
 if TYPE_CHECKING:
@@ -143,8 +143,7 @@ def new(
     table: Annotated[bool, Option("--table", help="Use rows of measurements instead of images.")] = False,
 ) -> None:
     """Create a small project to start from: data, experiment and README."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(folder, "expected a new or empty folder, got one with files in it")
+    require_empty(folder)
     templates = files("fedhca2") / "cli" / "templates"
     kind, name = "table" if table else "images", folder.resolve().name
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._") or "project"  # as experiments may be called

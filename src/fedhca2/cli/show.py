@@ -131,9 +131,10 @@ def shared_parts(method: "Method") -> str:
     >>> shared_parts(lazy.methods.METHODS["fedper"])
     'encoder'
     """
-    parts = {"encoder": method.encoder, "decoder": method.decoder, "head": method.head}
-    shared = [part if each.every == 1 else f"{part} every {each.every} rounds" for part, each in parts.items() if each]
-    return ", ".join(shared) or "nothing"
+    parts = method.all_aggregators.items()
+    return (
+        ", ".join(part if each.every == 1 else f"{part} every {each.every} rounds" for part, each in parts) or "nothing"
+    )
 
 
 @command(app, panel="Inspect")

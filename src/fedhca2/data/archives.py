@@ -117,9 +117,6 @@ class Archive(SameForAll, ABC):
 
         return {task: space for task, space in self.spaces.items() if is_there(self.sources[task])}
 
-    def check_lists(self) -> None:
-        """Raise an error if a further list of the split cannot be read; most archives have none."""
-
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -275,11 +272,6 @@ class PascalContext(Archive):
         if missing := [id for id in self.ids if id not in objects]:
             raise BrokenFileError(path, f"expected every id of the split, got none for {', '.join(missing[:3])}")
         return objects
-
-    def check_lists(self) -> None:
-        """Raise an error if the list of people is needed and cannot be read."""
-        if any(TASKS[task].skips_empty for task in self.labels):
-            self.has_person(0)
 
     def has_person(self, index: int) -> bool:
         """Whether an image shows a person, according to the split's list."""

@@ -259,11 +259,17 @@ class Batches:
         """Batches of the images at these positions, with random choices for each, or only normalised and padded."""
         chosen, size = [self.indices[position] for position in positions], self.data.size
         if self.are_arrays:
-            arrays = self._map(lambda part: self._stack(chosen[part]), len(chosen))
+
+            def stacked(part: slice) -> Sample:
+                if isinstance(self.data, OwnSamples):
+                    return self.data.batch(chosen[part], self.tasks)
+                return collate([self.data.load(index, self.tasks) for index in chosen[part]])
+
+            arrays = self._map(stacked, len(chosen))
             return (Batch.of(each).map(lambda value: value.to(feed.device) if feed else value) for each in arrays)
 
         def read(index: int) -> Sample:
-            sample = self._load(index)
+            sample = self.data.load(index, self.tasks)
             if not choices and self.resize:
                 return fit_to_input(sample, size, self.task_set)
             if not choices:
@@ -285,7 +291,7 @@ class Batches:
         size, own = self.data.size, dict[int, list[tuple[Placement, Sample]]]()  # by the number of the first
 
         def packed(part: slice) -> Packed:
-            samples = [self._load(index) for index in self.indices[part]]
+            samples = [self.data.load(index, self.tasks) for index in self.indices[part]]
             own[part.start] = [(place_image(own_size(sample), size), sample) for sample in samples]
             scaled = [fit_to_input({"image": sample["image"]}, size, self.task_set) for sample in samples]
             return pack(scaled, Choices.none(len(scaled)), size, pin=feed is not None)
@@ -307,15 +313,6 @@ class Batches:
         """What its batches are prepared for."""
         chooser = self.task_set.crop_chooser(self.tasks)
         return InputFormat(self.task_set, self.data.size, (self.data.labels[chooser].classes if chooser else None) or 0)
-
-    def _load(self, index: int) -> Sample:
-        return self.data.load(index, self.tasks)
-
-    def _stack(self, indices: Sequence[int]) -> Sample:
-        """Arrays with their labels, stacked."""
-        if isinstance(self.data, OwnSamples):
-            return self.data.batch(indices, self.tasks)
-        return collate([self._load(index) for index in indices])
 
     def _map(self, make: Callable[[slice], T], total: int, feed: DeviceFeed | None = None) -> Iterator[T]:
         """Make each batch from its part of all images: in threads and early if it has workers, or for a feed."""

@@ -1,4 +1,4 @@
-"""Exporting models: ONNX or TorchScript files, and a card that describes them."""
+"""Exporting models: files of ONNX, torch.export or safetensors, and a card that describes them."""
 
 import re
 import warnings

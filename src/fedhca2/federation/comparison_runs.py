@@ -31,11 +31,6 @@ class ComparisonRun:
         return RunFiles(self.folder).finished
 
     @property
-    def joined(self) -> bool:
-        """Whether a finished run's result is compared with Local's."""
-        return RunFiles(self.folder).outcome.baseline is not None
-
-    @property
     def row(self) -> Path:
         """The folder of its row in the table: the runs of all seeds."""
         return self.folder.parent
@@ -139,7 +134,8 @@ def run_all(runs: Sequence[ComparisonRun], watcher: Watcher) -> Iterator[Compari
 def join_baselines(runs: Sequence[ComparisonRun]) -> None:
     """Compare every finished run with Local, if that has finished too: no training depends on it."""
     for run in runs:
-        if run.baseline and run.finished and not run.joined and RunFiles(run.baseline).finished:
+        done = run.baseline and run.finished and RunFiles(run.baseline).finished
+        if run.baseline and done and RunFiles(run.folder).outcome.baseline is None:
             join_baseline(run.folder, run.baseline)
 
 

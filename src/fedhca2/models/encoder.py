@@ -84,17 +84,11 @@ class Encoder(nn.Module):
                     parameter.requires_grad_(False)
 
 
-Body = tuple[nn.Module, list[int], int]  # a backbone, the widths of its maps, and its patch if it has only one map
-
-
-def _body(config: EncoderConfig, size: Sequence[int]) -> Body:
-    if config.kind == "timm":
-        return _timm_body(config, size)
-    body = make("encoder", config) if config.is_own else Mlp(size, *([config.widths] if config.widths else []))
-    return body, list(body.channels), 0  # type: ignore[arg-type]
-
-
-def _timm_body(config: EncoderConfig, size: Sequence[int]) -> Body:
+def _body(config: EncoderConfig, size: Sequence[int]) -> tuple[nn.Module, list[int], int]:
+    """A backbone, the widths of its maps, and its patch if it has only one map."""
+    if config.kind != "timm":
+        own = make("encoder", config) if config.is_own else Mlp(size, *([config.widths] if config.widths else []))
+        return own, list(own.channels), 0  # type: ignore[arg-type]
     name, maps, patch, drops, known = _backbone(config.name, config.output_stride)
     options = {**known, "drop_path_rate": config.drop_path} if drops else {**known}
     if "swin_" in config.name:

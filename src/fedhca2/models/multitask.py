@@ -132,15 +132,14 @@ def build_model(
     *,
     seed: int,
     client: str,
-    frozen: frozenset[Part] = frozenset(),
     tasks: TaskSet = TASKS,
 ) -> MultiTaskModel:
     """Build a model. Encoders of the same settings start equal; every client has its own decoders and heads.
 
-    Decoders or heads that are frozen or in `common_start` are the same for every client that has the task.
+    Decoders or heads in `common_start` are the same for every client that has the task.
     """
     model = common_model(config, channels, size, seed=seed, tasks=tasks)
-    draw_own_parts(model, seed=seed, client=client, common=frozen.union(config.common_start))
+    draw_own_parts(model, seed=seed, client=client, common=frozenset(config.common_start))
     return model
 
 

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fedhca2.methods import AGGREGATED as PARTS
 from fedhca2.methods import METHODS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.writer import FREE as FREE_IN_BASELINE
-
-PARTS = ("encoder", "decoder", "head")  # of a model that a method may aggregate
 
 # Settings in which averaged runs may differ: none of these changes the results.
 FREE = {*FREE_IN_BASELINE, "seed"} - {"method", "guard", "privacy", "devices"}

@@ -175,11 +175,6 @@ def decode_scores(header: Header, rows: Tensor | None, profile: Profile) -> dict
     return {f"{profile.client}/{name}": scores[name] for name in names}
 
 
-def encode_profile(profile: Profile) -> RecordDict:
-    """Encode a profile as a message's content."""
-    return pack(profile_as_data(profile))
-
-
 def profile_as_data(profile: Profile) -> Header:
     """Convert a profile to JSON data, as it arrives."""
     layouts = {str(slot): (layout.names, layout.shapes) for slot, layout in profile.layouts.items()}

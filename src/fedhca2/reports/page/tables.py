@@ -6,6 +6,7 @@ from math import isfinite
 
 import numpy as np
 
+from fedhca2.methods import AGGREGATED as PARTS
 from fedhca2.reports.figures import GREY, Figure, Trace, gain_axes, gain_bars
 from fedhca2.reports.figures.groups import group_clients, list_exclusions
 from fedhca2.reports.figures.mixing import exchange_sentence
@@ -20,7 +21,6 @@ from fedhca2.reports.tables import (
     scores_by_kind,
     text_of,
 )
-from fedhca2.reports.variants import PARTS
 from fedhca2.run_folder.folder import EVENTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores, TaskScore, task_scores
@@ -37,7 +37,7 @@ def finite_gains(run: RunFiles) -> list[TaskScore]:
 
 
 def _name(run: RunFiles, one: TaskScore) -> str:
-    return run.short_name(f"{one.client}/{one.task}")
+    return one.client if len(run.tasks.get(one.client, ())) == 1 else f"{one.client}/{one.task}"
 
 
 def _score_texts(run: RunFiles, one: TaskScore) -> str:

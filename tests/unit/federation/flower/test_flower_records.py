@@ -11,9 +11,10 @@ from fedhca2.federation.flower.records import (
     decode_profile,
     decode_reply,
     encode_orders,
-    encode_profile,
     encode_reply,
     header_of,
+    pack,
+    profile_as_data,
 )
 from fedhca2.federation.gate import UnusableError, attempt
 from fedhca2.messages import Addend, Delivery, Effect, Order, Profile, Reply
@@ -101,7 +102,7 @@ def test_a_reply_with_a_wrong_header_is_refused(change):
 
 def profile(expected=UNCOUNTED, most=None, **change):
     """Decode a profile with a changed header."""
-    return attempt(decode_profile, header_of(encode_profile(PROFILE)) | change, expected, most)
+    return attempt(decode_profile, header_of(pack(profile_as_data(PROFILE))) | change, expected, most)
 
 
 @pytest.mark.parametrize("samples", [0, -1, 10**11, 1.5, True, "7", None])

@@ -214,10 +214,6 @@ class KnownObjects:
         self._trees = defaultdict[tuple[int, bool], dict[str, ObjectTree]](dict)
         self._holders = Counter[str]()  # the number of trees that an object is in
 
-    def note_order(self, node: int, tree: ObjectTree) -> None:
-        """Remember a tree that a node has received."""
-        self._add((node, False), tree)
-
     def claim(self, node: int, tree: ObjectTree) -> bool:
         """Remember the tree of a node's answer; False if it already is.
 
@@ -227,7 +223,7 @@ class KnownObjects:
             return False
         if any(self._holders[name] for name in names_in(tree)):
             raise Refusal(403, "an answer: expected new objects, got one that was sent before")
-        self._add((node, True), tree)
+        self.note(node, tree, is_answer=True)
         return True
 
     def release(self, node: int, tree: ObjectTree) -> None:
@@ -235,8 +231,9 @@ class KnownObjects:
         if self._trees[node, True].pop(tree.object_id, None):
             self._remove(tree)
 
-    def _add(self, sender: tuple[int, bool], tree: ObjectTree) -> None:
-        trees = self._trees[sender]
+    def note(self, node: int, tree: ObjectTree, *, is_answer: bool) -> None:
+        """Remember a tree that a node has received, or that of its answer."""
+        trees = self._trees[node, is_answer]
         if tree.object_id not in trees:
             trees[tree.object_id] = tree
             self._holders.update(names_in(tree))

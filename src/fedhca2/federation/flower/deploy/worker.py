@@ -43,10 +43,10 @@ from fedhca2.federation.flower.records import (
     STAGE,
     Wire,
     decode_order,
-    encode_profile,
     encode_reply,
     header_of,
     pack,
+    profile_as_data,
 )
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.gate import UnusableError, plain
@@ -208,7 +208,7 @@ def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
         content = site.aggregate(invitation, str(header[STAGE]), header["round"], header["request"])
         return Message(content, reply_to=message)
     if "order" not in header:
-        return Message(encode_profile(profile), reply_to=message)
+        return Message(pack(profile_as_data(profile)), reply_to=message)
     wire = header["wire"]
     if wire not in get_args(Wire):
         raise UserError("wire", f"expected one of {', '.join(get_args(Wire))}, got {wire!r}")
