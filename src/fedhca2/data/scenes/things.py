@@ -8,18 +8,7 @@ from math import cos, sin
 
 import numpy as np
 
-from fedhca2.data.scenes.solids import (
-    Dice,
-    Paint,
-    Row,
-    Vector,
-    box,
-    capsule,
-    ellipsoid,
-    legs,
-    mix_paint,
-    tint_paint,
-)
+from fedhca2.data.scenes.solids import Dice, Paint, Row, Vector, box, capsule, ellipsoid, legs, mix_paint, tint_paint
 
 HEAD, TORSO, UPPER_ARM, LOWER_ARM, UPPER_LEG, LOWER_LEG = range(1, 7)
 _GLASS = (0.12, 0.16, 0.2)

@@ -29,6 +29,7 @@ from fedhca2.clients.state_file import RoundIsOverError
 from fedhca2.cores import one_per_core
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
+from fedhca2.federation.flower import records
 from fedhca2.federation.flower.deploy.consent import Invitation, RefusalError
 from fedhca2.federation.flower.deploy.link import check_keys
 from fedhca2.federation.flower.deploy.processes import listen, start, stop
@@ -38,16 +39,6 @@ from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.flower.deploy.superlink import heartbeats, host_and_port, runtime_client
 from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.internals import TaskType, pull_task_input, push_message, push_task_output
-from fedhca2.federation.flower.records import (
-    CANNOT,
-    STAGE,
-    Wire,
-    decode_order,
-    encode_reply,
-    header_of,
-    pack,
-    profile_as_data,
-)
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.gate import UnusableError, plain
 from fedhca2.federation.run import run_or_resume
@@ -184,10 +175,10 @@ def restrict_connections(ports: set[int]) -> None:
 def answer(find_site: Callable[[], Site], message: Message) -> Message:
     """Answer any message of the server. A site that cannot do what it is asked says so, and its log says why."""
     try:
-        site, header = find_site(), header_of(message.content)
+        site, header = find_site(), records.header_of(message.content)
         if "refused" in header:
             log.error("the server refuses this site: %s", plain(str(header["refused"])))
-            return Message(pack({}), reply_to=message)
+            return Message(records.pack({}), reply_to=message)
         with one_per_core(site.config.turns) if site.config.turns else nullcontext():
             return _answer(site, message, header)
     except Exception as error:  # whatever happens, the site continues, and the server learns of it
@@ -196,26 +187,26 @@ def answer(find_site: Callable[[], Site], message: Message) -> Message:
         log.error("cannot take part: %s", why, exc_info=None if expected else error)
         keys = f" ({', '.join(error.keys)} in site.yaml)" if isinstance(error, RefusalError) and error.keys else ""
         told = next(sentence for kind, sentence in SENTENCES.items() if isinstance(error, kind))
-        return Message(pack({CANNOT: f"{told}{keys}; its log says more"}), reply_to=message)
+        return Message(records.pack({records.CANNOT: f"{told}{keys}; its log says more"}), reply_to=message)
 
 
 def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
     if "experiment" not in header:  # a server that knows nobody's key asks first who this is
-        return Message(pack({"client": site.config.client}), reply_to=message)
+        return Message(records.pack({"client": site.config.client}), reply_to=message)
     invitation = Invitation.read(header)
     profile = site.describe(invitation)
-    if STAGE in header:
-        content = site.aggregate(invitation, str(header[STAGE]), header["round"], header["request"])
+    if records.STAGE in header:
+        content = site.aggregate(invitation, str(header[records.STAGE]), header["round"], header["request"])
         return Message(content, reply_to=message)
     if "order" not in header:
-        return Message(pack(profile_as_data(profile)), reply_to=message)
+        return Message(records.pack(records.profile_as_data(profile)), reply_to=message)
     wire = header["wire"]
-    if wire not in get_args(Wire):
-        raise UserError("wire", f"expected one of {', '.join(get_args(Wire))}, got {wire!r}")
-    order = decode_order(message.content, profile.layouts)
+    if wire not in get_args(records.Wire):
+        raise UserError("wire", f"expected one of {', '.join(get_args(records.Wire))}, got {wire!r}")
+    order = records.decode_order(message.content, profile.layouts)
     log.info("round %d of %s as %s", order.round + 1, plain(str(invitation.experiment["name"])), profile.client)
     reply = site.seen(invitation, order)
-    return Message(encode_reply(reply, wire, keys=site.keys(invitation, order)), reply_to=message)
+    return Message(records.encode_reply(reply, wire, keys=site.keys(invitation, order)), reply_to=message)
 
 
 def make_app(site: Site | None = None, files: Sequence[Path] = ()) -> ClientApp:
