@@ -2,12 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -167,7 +166,11 @@ def conclude(console: Console, result: "Result", folder: Path, as_json: bool = F
     for client, why in result.missing.items():
         console.print(Text(f"{client} has no final scores: {why}", "yellow"))
     if result.privacy is not None:
-        console.print(_describe_privacy(result.privacy), highlight=False)
+        spent, bound = result.privacy, result.privacy["dp_accounting"]
+        audit = "to check it: pip install 'fedhca2[privacy]'" if bound is None else f"dp-accounting: {bound:.4g}"
+        cost = f"ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} after at most"
+        about = f"{cost} {counted(spent['updates'], 'update')} of a client ({audit})"
+        console.print(f"client-level differential privacy: {about}", highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; all files are in {folder}/", highlight=False)
     draw_page(console, [run], folder)
     if as_json:
@@ -176,16 +179,6 @@ def conclude(console: Console, result: "Result", folder: Path, as_json: bool = F
         message = f"all clients failed in the last round, so the scores mean nothing; see {run.events_file}"
         typer.echo(f"error: {folder}: {message}", err=True)
         raise typer.Exit(3)
-
-
-def _describe_privacy(spent: Mapping[str, Any]) -> str:
-    """The privacy cost of the client that sent the most updates, with dp-accounting's figure."""
-    bound = spent["dp_accounting"]
-    audit = "to check it: pip install 'fedhca2[privacy]'" if bound is None else f"dp-accounting: {bound:.4g}"
-    return (
-        f"client-level differential privacy: ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} "
-        f"after at most {counted(spent['updates'], 'update')} of a client ({audit})"
-    )
 
 
 def draw_page(console: Console, runs: list["RunFiles"], folder: Path) -> None:
