@@ -110,7 +110,7 @@ def sweep(
     first = next(iter(planned.values()))
     measure = _measure(metric, first) if metric else None
     folder = out or comparison_folder("-".join([first.name, *values]), "sweep")
-    row_of = lazy.comparison_runs.sweep_rows(planned, folder)
+    row_of = {name: row for name, (row, _) in lazy.comparison_runs.row_folders(planned, folder).items()}
 
     def draw(runs: Sequence["RunFiles"], table: "Comparison") -> list[str]:
         """Write the figure of the values of one setting that have finished; returns its name."""

@@ -72,7 +72,7 @@ def plan_sweep(
     if RunFiles(out).begun:
         raise UserError(out, "expected a new folder or that of a comparison, got a run in it")
     first = next(iter(variants.values())).resolve()
-    rows = _rows(variants, out)
+    rows = row_folders(variants, out)
     runs = dict[Path, ComparisonRun]()
     for name, seed in [(name, each.seed + i) for name, each in variants.items() for i in range(seeds)]:
         experiment = variants[name].resolve(first).replace(seed=seed, baseline=False)
@@ -91,13 +91,8 @@ def plan_sweep(
     return sorted(runs.values(), key=lambda run: run.baseline is not None)
 
 
-def sweep_rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]:
-    """The folder of every variant's row; Local shares the row that other methods are compared with."""
-    return {name: row for name, (row, _) in _rows(variants, out).items()}
-
-
-def _rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, tuple[Path, Path]]:
-    """The folder of every variant's row, and of the Local row that it is compared with."""
+def row_folders(variants: Mapping[str, Experiment], out: Path) -> dict[str, tuple[Path, Path]]:
+    """The folder of every variant's row, and of the Local row that it is compared with; Local's own is that row."""
     settings = {name: variant.to_dict() for name, variant in variants.items()}
     local = {name: repr({key: each[key] for key in each if key not in FREE}) for name, each in settings.items()}
     first_names = {key: name for name, key in reversed(local.items())}

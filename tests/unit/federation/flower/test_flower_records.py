@@ -93,12 +93,8 @@ def test_a_reply_with_a_wrong_header_is_refused(change):
 
 def profile(expected=UNCOUNTED, most=None, **change):
     """Decode a profile with a changed header."""
-    return attempt(
-        records.decode_profile,
-        records.header_of(records.pack(records.profile_as_data(PROFILE))) | change,
-        expected,
-        most,
-    )
+    header = records.header_of(records.pack(records.profile_as_data(PROFILE))) | change
+    return attempt(records.decode_profile, header, expected, most)
 
 
 @pytest.mark.parametrize("samples", [0, -1, 10**11, 1.5, True, "7", None])
