@@ -113,8 +113,7 @@ def _write_lines(rows: Sequence[tuple[str, float | None]]) -> Tensor:
         top = row * LINE
         if share is not None:
             draw.rectangle((left, top + 3, right, top + LINE - 2), "#e6e6e6")
-            draw.rectangle(
-                (left, top + 3, left + (right - left) * min(max(share, 0.0), 1.0), top + LINE - 2), "#0072b2"
-            )
+            end = left + (right - left) * min(max(share, 0.0), 1.0)
+            draw.rectangle((left, top + 3, end, top + LINE - 2), "#0072b2")
         draw.text((4, top + 1), text if share is None else text[:12], "black", font)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)

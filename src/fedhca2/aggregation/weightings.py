@@ -259,7 +259,6 @@ class Weighted(CommonUpdate):
             return torch.full((len(gram),), 1 / len(gram), dtype=torch.float64)
         lengths = torch.where(squares > 0, squares, 1).sqrt() if self.unit else squares.max().sqrt().expand(len(gram))
         scaled = (gram.double() / lengths[:, None] / lengths).numpy()
-        weights = (
-            fairgrad(scaled, self.fairness) if self.weighting == "fairgrad" else WEIGHTINGS[self.weighting](scaled)
-        )
+        name = self.weighting
+        weights = fairgrad(scaled, self.fairness) if name == "fairgrad" else WEIGHTINGS[name](scaled)
         return torch.from_numpy(weights) / (lengths if self.unit else 1)

@@ -41,10 +41,8 @@ class MapStyle:
         self.dataset = dataset
         self.keys: Mapping[str, Any] = names if isinstance(names, Mapping) else {n: i for i, n in enumerate(names)}
         features = getattr(dataset, "features", None) or {}
-        class_names = {
-            name: getattr(features.get(key), "names", None) for name, key in self.keys.items() if name != "image"
-        }
-        self.labels = class_names if labels is None else labels
+        named = {name: getattr(features.get(key), "names", None) for name, key in self.keys.items() if name != "image"}
+        self.labels = named if labels is None else labels
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -25,6 +25,7 @@ from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, Task, TaskSet
 
 T = TypeVar("T")
+Read = Callable[[int], Sample]  # an image by its number
 
 
 class DeviceFeed:
@@ -44,9 +45,7 @@ class DeviceFeed:
         self.residents: WeakKeyDictionary[object, tuple[Sequence[int], Packed]] = WeakKeyDictionary()
         self.graphs = Graphs(device)
 
-    def resident(
-        self, owner: object, indices: Sequence[int], read: Callable[[int], Sample], size: Size
-    ) -> Packed | None:
+    def resident(self, owner: object, indices: Sequence[int], read: Read, size: Size) -> Packed | None:
         """The images with these indices, which `owner` always uses, if they are few enough to stay on the GPU."""
         kept, images = self.residents.pop(owner, ((), None))
         if images is None or kept is not indices:
@@ -112,9 +111,7 @@ class DeviceFeed:
         return tensor.to(self.device, non_blocking=True)
 
 
-def read_if_few(
-    indices: Sequence[int], read: Callable[[int], Sample], size: Size, max_bytes: int
-) -> list[Sample] | None:
+def read_if_few(indices: Sequence[int], read: Read, size: Size, max_bytes: int) -> list[Sample] | None:
     """Read samples, unless they are too large together on canvases of at least this size, or there are none."""
     if not indices or len(indices) * bytes_on_canvas(read(indices[0]), size) > max_bytes:
         return None
@@ -191,9 +188,8 @@ class Batch:
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """The same with each of its tensors changed."""
         labels = {task: change(label) for task, label in self.labels.items()}
-        return replace(
-            self, image=change(self.image), labels=labels, keep=None if self.keep is None else change(self.keep)
-        )
+        keep = None if self.keep is None else change(self.keep)
+        return replace(self, image=change(self.image), labels=labels, keep=keep)
 
     def pairs(self, task: Task, predictions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Predictions of a task with the labels to compare them with, in one size: [B, C, H, W] or [B, C]."""

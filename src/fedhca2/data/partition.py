@@ -28,9 +28,8 @@ def even_split(count: int, shares: int, rng: RandomState) -> list[list[int]]:
     [[2, 0, 1], [3, 4]]
     """
     if shares > count:
-        raise ValueError(
-            f"expected at least one image per client, got {count} images for {shares} clients; use fewer clients"
-        )
+        got = f"{count} images for {shares} clients; use fewer clients"
+        raise ValueError(f"expected at least one image per client, got {got}")
     return [part.tolist() for part in np.array_split(rng.permutation(count), shares)]
 
 

@@ -151,9 +151,8 @@ def _of_map(task: Task, space: LabelSpace, map: Array) -> Answer:
         share = float((map >= 0.5).mean())
         return Answer(f"{share:.0%} of the pixels", share, {"share": share})
     least, mean, greatest = float(map.min()), float(map.mean()), float(map.max())
-    return Answer(
-        f"{least:.3g} to {greatest:.3g}{unit_of(task)}", mean, {"least": least, "mean": mean, "greatest": greatest}
-    )
+    values = {"least": least, "mean": mean, "greatest": greatest}
+    return Answer(f"{least:.3g} to {greatest:.3g}{unit_of(task)}", mean, values)
 
 
 def unit_of(task: Task) -> str:

@@ -242,9 +242,8 @@ def make_task_set(declared: Mapping[str, DeclaredTask]) -> TaskSet:
     tasks = []
     for name, each in declared.items():
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name) or hasattr(nn.ModuleDict, name) or name == "image":
-            raise ValueError(
-                f"expected letters, digits and '_', and no name that Python or torch uses, got {name!r:.80}"
-            )
+            expected = "letters, digits and '_', and no name that Python or torch uses"
+            raise ValueError(f"expected {expected}, got {name!r:.80}")
         if name in TASKS:
             raise ValueError(f"expected a new name, got {name!r}, which is built in")
         try:

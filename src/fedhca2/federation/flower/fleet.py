@@ -254,9 +254,7 @@ class Admissions:
     def __init__(self, list_nodes: ListNodes, folder: RunFolder) -> None:
         self._list_nodes, self._folder = list_nodes, folder
         before = RunFiles(folder.path)
-        self._written = {
-            (kind, event["time"], event["node"]) for kind in (REGISTERED, EVICTED) for event in before.of(kind)
-        }
+        self._written = {(kind, one["time"], one["node"]) for kind in (REGISTERED, EVICTED) for one in before.of(kind)}
         self.write()
 
     def write(self) -> None:

@@ -59,9 +59,8 @@ class Invitation:
             if data["kind"] in TOLD_KINDS:
                 values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
             else:
-                values["data"][name] = {"kind": OWN} | {
-                    key: value for key, value in data.items() if key in ("size", "test")
-                }
+                kept = {key: value for key, value in data.items() if key in ("size", "test")}
+                values["data"][name] = {"kind": OWN, **kept}
             if isinstance(data.get("test"), str):
                 values["data"][name]["test"] = OWN
         for name, task in values["tasks"].items():

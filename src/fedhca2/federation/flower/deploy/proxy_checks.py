@@ -99,9 +99,7 @@ def is_signed(headers: Headers, key: bytes) -> bool:
         age = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
         signature = b64decode(headers.get(internals.FLEET_HTTP_SIGNATURE_HEADER, ""), validate=True)
         recent = -constant.SYSTEM_TIME_TOLERANCE < age < constant.TIMESTAMP_TOLERANCE + constant.SYSTEM_TIME_TOLERANCE
-        return recent and internals.verify_signature(
-            internals.bytes_to_public_key(key), time.encode("ascii"), signature
-        )
+        return recent and internals.verify_signature(internals.bytes_to_public_key(key), time.encode(), signature)
     except (ValueError, TypeError):
         return False
 

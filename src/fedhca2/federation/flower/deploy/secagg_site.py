@@ -74,9 +74,8 @@ class Steps:
         """Round to the nearest steps; raises LargeValueError if a value is too large."""
         largest = float(np.abs(values).max(initial=0.0))
         if not largest <= self.clip:  # also if it is NaN
-            raise LargeValueError(
-                f"rows: expected values of at most {self.clip:g} (secure_aggregation.clip), got {largest:g}"
-            )
+            expected = f"values of at most {self.clip:g} (secure_aggregation.clip)"
+            raise LargeValueError(f"rows: expected {expected}, got {largest:g}")
         return np.rint((values.astype(np.float64) + self.clip) / self.size).astype(np.uint32)
 
     def sum_of(self, total: Whole, members: int) -> NDArray[np.float64]:

@@ -116,15 +116,13 @@ def _serve(site: Site, lock: threading.Lock, node: "subprocess.Popen[bytes]", ad
             if acquired.HasField("task") and acquired.token:
                 # In a thread: a message whose run was stopped half-way never completes, and would block.
                 task = (site, address, secret, acquired.token, lock, refused)
-                threading.Thread(target=_carry_out, args=task, daemon=True).start()
+                threading.Thread(target=_handle, args=task, daemon=True).start()
                 last = time.monotonic()
             else:  # the SuperNode itself checks for messages every 3 s; checks are most of what a waiting site costs
                 time.sleep(0.5 if time.monotonic() - last < 10 else 3)
 
 
-def _carry_out(
-    site: Site, address: str, secret: Path, token: str, lock: threading.Lock, refused: threading.Event
-) -> None:
+def _handle(site: Site, address: str, secret: Path, token: str, lock: threading.Lock, refused: threading.Event) -> None:
     """Handle one message and its reply; only one is worked on at a time.
 
     If the SuperNode refuses the reply, as it does once it believes that the task has died, `refused` is set: it might
