@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedhca2.clients import Privacy, Schedule, Training
-from fedhca2.experiment import GuardBounds
+from fedhca2.experiment.settings import GuardBounds
 from fedhca2.federation.guard import Guard, Reach
 from fedhca2.federation.server import Server
 from fedhca2.messages import Reply

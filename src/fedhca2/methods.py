@@ -127,9 +127,8 @@ class Method(Config):
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "Method":
         if not self.local.replaces and self.batch_norm != "local":
-            raise ValueError(
-                f"batch_norm: expected 'local', since clients keep their own parameters, got {self.batch_norm!r}"
-            )
+            why = "since clients keep their own parameters"
+            raise ValueError(f"batch_norm: expected 'local', {why}, got {self.batch_norm!r}")
         if self.norms == "local" and self.batch_norm == "average":
             raise ValueError("batch_norm: expected 'local' or 'recalibrate', since norms stay local, got 'average'")
         if self.local.keeps and any(aggregator.sends != "updates" for aggregator in self.all_aggregators.values()):
@@ -261,7 +260,7 @@ def resolve(name: str, settings: Mapping[str, Any] | None = None) -> Method:
         parts[key] = _component(name, key, parts[key], value)
     own = {key: settings.pop(key) for key in OWN if key in settings}
     for key, value in settings.items():
-        _set_everywhere(name, parts, key, value, nested)
+        _set_all(name, parts, key, value, nested)
     return _validate(Method, name, {key: getattr(method, key) for key in OWN} | own | parts)
 
 
@@ -296,9 +295,7 @@ def _with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _set_everywhere(
-    name: str, parts: dict[str, Config | None], key: str, value: object, nested: Mapping[str, Any]
-) -> None:
+def _set_all(name: str, parts: dict[str, Config | None], key: str, value: object, nested: Mapping[str, Any]) -> None:
     """Set a field in every component that has it, except components that set it themselves."""
     active = components_of(Method.model_validate(parts))
     holders = [part for part, component in active.items() if key in type(component).model_fields and key != "kind"]

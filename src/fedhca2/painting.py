@@ -81,24 +81,25 @@ def paint(values: Tensor, names: Sequence[str] = ()) -> Tensor:
 def paint_class(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
     """Write the name of a class [1]."""
     value = float(vector[0])
-    return _write_lines([("unknown" if isnan(value) else _name(names, int(value)), None)])
+    return _write_lines([("unknown" if isnan(value) else class_name(names, int(value)), None)])
 
 
 def paint_numbers(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
     """Write numbers [C] with their names."""
     values = vector.float().tolist()
     return _write_lines(
-        [(f"{_name(names, i)}: {'unknown' if isnan(v) else f'{v:.4g}'}", None) for i, v in enumerate(values)]
+        [(f"{class_name(names, i)}: {'unknown' if isnan(v) else f'{v:.4g}'}", None) for i, v in enumerate(values)]
     )
 
 
 def paint_bars(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
     """Draw bars for the largest of some shares [C] from 0 to 1."""
     shares = sorted(((float(v), i) for i, v in enumerate(vector.float().nan_to_num(0.0))), key=lambda pair: -pair[0])
-    return _write_lines([(_name(names, i), share) for share, i in shares])
+    return _write_lines([(class_name(names, i), share) for share, i in shares])
 
 
-def _name(names: Sequence[str], number: int) -> str:
+def class_name(names: Sequence[str], number: int) -> str:
+    """The name of a class, or its number if it has none."""
     return names[number] if 0 <= number < len(names) else str(number)
 
 
@@ -112,8 +113,7 @@ def _write_lines(rows: Sequence[tuple[str, float | None]]) -> Tensor:
         top = row * LINE
         if share is not None:
             draw.rectangle((left, top + 3, right, top + LINE - 2), "#e6e6e6")
-            draw.rectangle(
-                (left, top + 3, left + (right - left) * min(max(share, 0.0), 1.0), top + LINE - 2), "#0072b2"
-            )
+            end = left + (right - left) * min(max(share, 0.0), 1.0)
+            draw.rectangle((left, top + 3, end, top + LINE - 2), "#0072b2")
         draw.text((4, top + 1), text if share is None else text[:12], "black", font)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)

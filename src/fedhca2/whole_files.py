@@ -48,7 +48,7 @@ def write_whole(path: Path, data: bytes, mode: int = PRIVATE, *, sync: bool = Tr
         if sync:
             os.fsync(file.fileno())
     if sync:
-        sync_folder(path.parent)
+        sync_file(path.parent)
 
 
 def link_whole(path: Path, target: Path) -> None:
@@ -61,6 +61,12 @@ def link_whole(path: Path, target: Path) -> None:
         write_whole(target, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
 
 
+def require_empty(folder: Path) -> None:
+    """Raise FileExistsError unless a folder is new or empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder}: expected a new or empty folder, got one with files in it")
+
+
 def private_folder(path: Path) -> Path:
     """A folder that only its owner can read; created with its parents if missing."""
     for folder in reversed((path, *path.parents)):
@@ -71,14 +77,10 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk, if the system can open folders for that."""
-    if os.name != "nt":
-        sync_file(folder)
-
-
 def sync_file(path: Path) -> None:
-    """Flush a file or a folder to disk."""
+    """Flush a file, or a folder's entries, to disk; Windows cannot open folders for that."""
+    if os.name == "nt" and path.is_dir():
+        return
     flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY  # Windows flushes only what may be written
     descriptor = os.open(path, flags)
     try:

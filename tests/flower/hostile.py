@@ -29,9 +29,9 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from fedhca2.federation.flower import records
 from fedhca2.federation.flower.answers import MAX_CHUNK_BYTES
 from fedhca2.federation.flower.deploy.consent import expected_profile
-from fedhca2.federation.flower.records import STYPE, decode_order, encode_profile, encode_reply, header_of, unsalt
 from fedhca2.messages import Reply
 from fedhca2.tasks import TASKS, LabelSpace
 
@@ -45,16 +45,16 @@ def obliging(experiment, name: str):
     profile = replace(expected_profile(experiment, spec), samples=2)
 
     def answer(message: Message, context: Context | None = None) -> Message:
-        if "order" not in header_of(message.content):
-            return Message(encode_profile(profile), reply_to=message)
-        order = decode_order(message.content, profile.layouts)
+        if "order" not in records.header_of(message.content):
+            return Message(records.pack(records.profile_as_data(profile)), reply_to=message)
+        order = records.decode_order(message.content, profile.layouts)
         rng = torch.Generator().manual_seed(order.round)
         sent = {slot: layout.numel for slot, layout in profile.layouts.items() if slot.part in order.upload}
         rows = {slot: 1e-3 * torch.randn(numel, generator=rng) for slot, numel in sent.items()}
         losses = dict.fromkeys(spec.tasks, 1.0) if order.train else {}
         metrics = {task: {HEADLINES[task]: 50.0} for task in spec.tasks} if order.evaluate else {}
         reply = Reply(name, order.round, rows, losses=losses, metrics=metrics, seconds=1.0)
-        return Message(encode_reply(reply, "float32"), reply_to=message)
+        return Message(records.encode_reply(reply, "float32"), reply_to=message)
 
     return answer
 
@@ -78,7 +78,7 @@ def record_of(header: str) -> bytes:
 
 def array_of(values: int, chunks: list[bytes], ids: list[int], **claims) -> list[bytes]:
     """An array that claims to have these values, and the chunks with these ids."""
-    body = {"dtype": "float32", "shape": [values], "stype": STYPE, "arraychunk_ids": ids, **claims}
+    body = {"dtype": "float32", "shape": [values], "stype": records.STYPE, "arraychunk_ids": ids, **claims}
     pieces = [made("ArrayChunk", chunk) for chunk in chunks]
     return [*pieces, made("Array", json.dumps(body).encode(), *pieces)]
 
@@ -104,11 +104,11 @@ class Letter:
     @classmethod
     def of(cls, content: RecordDict) -> "Letter":
         arrays = content.array_records.get("rows", {})
-        return cls(header_of(content), arrays["own"].data if arrays else b"")
+        return cls(records.header_of(content), arrays["own"].data if arrays else b"")
 
     @property
     def values(self) -> int:
-        return len(unsalt(self.rows)) // 4
+        return len(records.unsalt(self.rows)) // 4
 
     def sent(self, text: str | None = None, **changes) -> list[bytes]:
         """With different header values, or a different header text."""

@@ -34,7 +34,7 @@ class Server:
 
     def invite(self, run: str, **changes) -> dict:
         """The header of an invitation, with changed values under keys such as model__encoder__weights."""
-        values = Invitation.for_experiment(self.experiment, run).header()
+        values = vars(Invitation.for_experiment(self.experiment, run))
         for key, value in changes.items():
             *path, last = key.split("__")
             part = values["experiment"]

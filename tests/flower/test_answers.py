@@ -19,7 +19,7 @@ from fedhca2.federation.flower.answers import (
     NotYetError,
     SiteAnswer,
 )
-from fedhca2.federation.flower.records import decode_profile, decode_reply, encode_profile, encode_reply
+from fedhca2.federation.flower.records import decode_profile, decode_reply, encode_reply, pack, profile_as_data
 from fedhca2.federation.gate import Expected, UnusableError, attempt, check_reply, plain
 from fedhca2.messages import Profile, Reply
 from fedhca2.params import Layout, Slot
@@ -31,7 +31,7 @@ VALUES = LAYOUTS[ENCODER].numel  # two chunks
 PROFILE = Profile("home", "indoor", ("depth",), 7, LAYOUTS)
 EXPECTED = Expected(3, {"home": PROFILE}, {"home": {"encoder"}}, {})
 REPLY = Reply("home", 3, {ENCODER: torch.arange(VALUES).float()}, {}, {"depth": 0.3}, {"depth": {"rmse": 0.7}}, 1.5)
-GOOD_REPLY, GOOD_PROFILE = Letter.of(encode_reply(REPLY, "float32")), Letter.of(encode_profile(PROFILE))
+GOOD_REPLY, GOOD_PROFILE = Letter.of(encode_reply(REPLY, "float32")), Letter.of(pack(profile_as_data(PROFILE)))
 
 
 class Shelf:

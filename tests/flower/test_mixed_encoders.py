@@ -6,7 +6,7 @@ from federations import Federation, assert_as_in_one_process, cut_off, in_memory
 
 from fedhca2.deployment.trained import Trained
 from fedhca2.federation.flower.deploy.consent import expected_profile
-from fedhca2.federation.flower.records import decode_profile, encode_profile, header_of
+from fedhca2.federation.flower.records import decode_profile, header_of, pack, profile_as_data
 from fedhca2.federation.gate import UnusableError
 from fedhca2.federation.run import run
 from fedhca2.params import Slot
@@ -56,7 +56,7 @@ def test_a_run_over_flower_that_crashed_equals_a_run_in_process(experiment, tmp_
 def test_a_site_with_another_frozen_backbone_is_refused():
     experiment = adapted()
     profile = expected_profile(experiment, experiment.specs[0])
-    header = {**header_of(encode_profile(profile)), "backbone": "0" * 32, "samples": 4}
+    header = {**header_of(pack(profile_as_data(profile))), "backbone": "0" * 32, "samples": 4}
     with pytest.raises(UnusableError, match="backbone of outdoor-semseg: expected"):
         decode_profile(header, profile)
 

@@ -191,9 +191,8 @@ def mixing_of(
     try:
         _check_mixing(mixing, len(members), len(layout.names))
         if any(blend.hyper for blend in mixing.blends) and not aggregator.first_weights(layout):
-            raise ValueError(
-                "first_weights(): expected values of learned weights, since a Blend has hyper=True, got none"
-            )
+            expected = "values of learned weights, since a Blend has hyper=True"
+            raise ValueError(f"first_weights(): expected {expected}, got none")
     except ValueError as error:
         raise UserError(f"method.{part}", f"{_name(aggregator)}: {error}") from error
     return mixing

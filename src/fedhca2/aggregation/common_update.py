@@ -53,16 +53,13 @@ class CommonUpdate(Aggregator):
         """Exact, or estimated by another random projection in every round."""
         return rows.estimated_products(self.sketch, round) if self.sketch else super().products(rows, round)
 
-    def _weights(self, gram: Tensor) -> Tensor:
-        """Compute the weights; raises ValueError if a user's own do not fit."""
-        return check_weights(self.weights(gram), len(gram))
-
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Give all U, times α if there is one; with `groups` the group's mean update replaces the client's own."""
         gram = products.sum(dim=0)
         means, gets = group_weights([member.group for member in members])
-        weights = self._weights(means @ gram @ means.T) @ means if self.across == "groups" else self._weights(gram)
-        weights, kept = self._average(weights, members)
+        compared = means @ gram @ means.T if self.across == "groups" else gram
+        weights = check_weights(self.weights(compared), len(compared))
+        weights, kept = self._average(weights @ means if self.across == "groups" else weights, members)
         scale, length = self.rate, float((weights @ gram @ weights).clamp(min=0).sqrt())
         if self.length == "mean" and length:
             scale = self.rate * float(gram.mean().clamp(min=0).sqrt()) / length

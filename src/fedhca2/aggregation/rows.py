@@ -177,9 +177,8 @@ class Rows:
             raise ValueError(f"expected one row per member ({len(members)}), got {len(data)}")
         for member, row in zip(members, data, strict=True):
             if row.shape != (layout.numel,):
-                raise ValueError(
-                    f"{member.name}: expected a row of {layout.numel} values, got the shape {tuple(row.shape)}"
-                )
+                expected = f"expected a row of {layout.numel} values"
+                raise ValueError(f"{member.name}: {expected}, got the shape {tuple(row.shape)}")
         self.members, self.data = members, data
         self.layout = layout
         self.device = data[0].device

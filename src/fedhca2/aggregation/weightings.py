@@ -146,17 +146,9 @@ def fairgrad(gram: Array, fairness: float) -> Array:
     shortest = mgda(gram)
     if shortest @ gram @ shortest <= RANK * gram.diagonal().max():
         return shortest
-    return _fair(gram, 1 / fairness)
-
-
-def _fair(gram: Array, power: float) -> Array:
-    r"""Solve $(Gw)_i = w_i^{-p}$ for w > 0, and divide w by its sum.
-
-    Newton's method is slow for a small p, so p starts at 1 and decreases step by step.
-    """
     lengths, cosines = _unit(gram)
-    short = lengths / lengths.max()
-    now = max(power, 1.0)
+    short, power = lengths / lengths.max(), 1 / fairness
+    now = max(power, 1.0)  # Newton's method is slow for a small power, so it starts at 1 and decreases step by step
     x = short ** ((now - 1) / (now + 1))  # the solution for orthogonal updates
     while True:
         x = _newton(cosines, short ** (now - 1), now, x)
@@ -267,7 +259,6 @@ class Weighted(CommonUpdate):
             return torch.full((len(gram),), 1 / len(gram), dtype=torch.float64)
         lengths = torch.where(squares > 0, squares, 1).sqrt() if self.unit else squares.max().sqrt().expand(len(gram))
         scaled = (gram.double() / lengths[:, None] / lengths).numpy()
-        weights = (
-            fairgrad(scaled, self.fairness) if self.weighting == "fairgrad" else WEIGHTINGS[self.weighting](scaled)
-        )
+        name = self.weighting
+        weights = fairgrad(scaled, self.fairness) if name == "fairgrad" else WEIGHTINGS[name](scaled)
         return torch.from_numpy(weights) / (lengths if self.unit else 1)

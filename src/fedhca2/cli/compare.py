@@ -13,7 +13,7 @@ from fedhca2.cli import lazy, options
 from fedhca2.cli.app import app, command, open_console, print_json
 from fedhca2.cli.run import draw_page
 from fedhca2.errors import UserError
-from fedhca2.run_folder.folder import PAGE, comparison_folder, lock_folder, sweep_folder
+from fedhca2.run_folder.folder import PAGE, comparison_folder, lock_folder
 from fedhca2.strict_yaml import YamlError, parse_yaml
 from fedhca2.whole_files import ORDINARY, write_whole
 from fedhca2.words import counted
@@ -109,8 +109,8 @@ def sweep(
     planned, curves = _variants(config, values, _method_names(methods or []), overrides or [])
     first = next(iter(planned.values()))
     measure = _measure(metric, first) if metric else None
-    folder = out or sweep_folder(first.name, "-".join(values))
-    row_of = lazy.comparison_runs.sweep_rows(planned, folder)
+    folder = out or comparison_folder("-".join([first.name, *values]), "sweep")
+    row_of = {name: row for name, (row, _) in lazy.comparison_runs.row_folders(planned, folder).items()}
 
     def draw(runs: Sequence["RunFiles"], table: "Comparison") -> list[str]:
         """Write the figure of the values of one setting that have finished; returns its name."""

@@ -2,12 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -19,7 +18,7 @@ from fedhca2.cli import lazy, options
 from fedhca2.cli.app import app, command, open_console, print_json
 from fedhca2.errors import UserError
 from fedhca2.run_folder.folder import PAGE, default_folder, in_use
-from fedhca2.whole_files import ORDINARY, write_whole
+from fedhca2.whole_files import ORDINARY, require_empty, write_whole
 from fedhca2.words import counted
 
 if TYPE_CHECKING:
@@ -143,8 +142,7 @@ def new(
     table: Annotated[bool, Option("--table", help="Use rows of measurements instead of images.")] = False,
 ) -> None:
     """Create a small project to start from: data, experiment and README."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(folder, "expected a new or empty folder, got one with files in it")
+    require_empty(folder)
     templates = files("fedhca2") / "cli" / "templates"
     kind, name = "table" if table else "images", folder.resolve().name
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._") or "project"  # as experiments may be called
@@ -168,7 +166,11 @@ def conclude(console: Console, result: "Result", folder: Path, as_json: bool = F
     for client, why in result.missing.items():
         console.print(Text(f"{client} has no final scores: {why}", "yellow"))
     if result.privacy is not None:
-        console.print(_describe_privacy(result.privacy), highlight=False)
+        spent, bound = result.privacy, result.privacy["dp_accounting"]
+        audit = "to check it: pip install 'fedhca2[privacy]'" if bound is None else f"dp-accounting: {bound:.4g}"
+        cost = f"ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} after at most"
+        about = f"{cost} {counted(spent['updates'], 'update')} of a client ({audit})"
+        console.print(f"client-level differential privacy: {about}", highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; all files are in {folder}/", highlight=False)
     draw_page(console, [run], folder)
     if as_json:
@@ -177,16 +179,6 @@ def conclude(console: Console, result: "Result", folder: Path, as_json: bool = F
         message = f"all clients failed in the last round, so the scores mean nothing; see {run.events_file}"
         typer.echo(f"error: {folder}: {message}", err=True)
         raise typer.Exit(3)
-
-
-def _describe_privacy(spent: Mapping[str, Any]) -> str:
-    """The privacy cost of the client that sent the most updates, with dp-accounting's figure."""
-    bound = spent["dp_accounting"]
-    audit = "to check it: pip install 'fedhca2[privacy]'" if bound is None else f"dp-accounting: {bound:.4g}"
-    return (
-        f"client-level differential privacy: ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} "
-        f"after at most {counted(spent['updates'], 'update')} of a client ({audit})"
-    )
 
 
 def draw_page(console: Console, runs: list["RunFiles"], folder: Path) -> None:

@@ -101,9 +101,8 @@ def _method_page(name: str, method: "Method") -> Group:
     for part, component in lazy.methods.components_of(method).items():
         if settings := [each for each in settings_in(component) if each.name != "kind"]:
             pieces += [Text(f"\n{part}: {settings[0].about}", style="bold"), _settings_table(settings)]
-    return Group(
-        *pieces, Text(), _settings_table([each for each in settings_in(method) if each.name in lazy.methods.NORMS])
-    )
+    norms = [each for each in settings_in(method) if each.name in lazy.methods.NORMS]
+    return Group(*pieces, Text(), _settings_table(norms))
 
 
 def _settings_table(settings: Sequence[Setting]) -> Table:
@@ -131,9 +130,8 @@ def shared_parts(method: "Method") -> str:
     >>> shared_parts(lazy.methods.METHODS["fedper"])
     'encoder'
     """
-    parts = {"encoder": method.encoder, "decoder": method.decoder, "head": method.head}
-    shared = [part if each.every == 1 else f"{part} every {each.every} rounds" for part, each in parts.items() if each]
-    return ", ".join(shared) or "nothing"
+    every = {part: each.every for part, each in method.all_aggregators.items()}
+    return ", ".join(part if n == 1 else f"{part} every {n} rounds" for part, n in every.items()) or "nothing"
 
 
 @command(app, panel="Inspect")

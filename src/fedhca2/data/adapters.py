@@ -15,17 +15,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import PositiveInt
 
+from fedhca2.data import files
 from fedhca2.data.dataset import Size, Split
-from fedhca2.data.files import (
-    FORMATS,
-    BrokenFileError,
-    file_in,
-    read_colours,
-    read_json,
-    read_npy,
-    read_values,
-    reading,
-)
+from fedhca2.data.files import BrokenFileError, reading
 from fedhca2.data.tables import CsvRows, cell_in
 from fedhca2.tasks import TASKS, TaskSet
 
@@ -49,10 +41,8 @@ class MapStyle:
         self.dataset = dataset
         self.keys: Mapping[str, Any] = names if isinstance(names, Mapping) else {n: i for i, n in enumerate(names)}
         features = getattr(dataset, "features", None) or {}
-        class_names = {
-            name: getattr(features.get(key), "names", None) for name, key in self.keys.items() if name != "image"
-        }
-        self.labels = class_names if labels is None else labels
+        named = {name: getattr(features.get(key), "names", None) for name, key in self.keys.items() if name != "image"}
+        self.labels = named if labels is None else labels
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -93,7 +83,7 @@ class HuggingFace(MapStyle):
                 if value["bytes"] is None:
                     expected = f"{self.keys[name]!r}: expected an image"
                     raise ValueError(f"{expected}, got the name of one: {value['path']!r:.200}")
-                sample[name] = Image.open(BytesIO(value["bytes"]), formats=FORMATS)
+                sample[name] = Image.open(BytesIO(value["bytes"]), formats=files.FORMATS)
         return sample
 
 
@@ -128,16 +118,16 @@ class CsvImages(CsvRows):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         row, line = self.rows[index], self.lines[index]
-        pixels = read_colours(self._file(line, self.image, row[self.image]))
+        pixels = files.read_colours(self._file(line, self.image, row[self.image]))
         return {"image": pixels, **{task: self.label(task, line) for task in self.columns}}
 
     def _file(self, line: int, column: str, name: str) -> Path:
-        return file_in(self.root, name, within=self.within, where=cell_in(self.path, line, column))
+        return files.file_in(self.root, name, within=self.within, where=cell_in(self.path, line, column))
 
     def map(self, line: int, column: str, cell: str) -> Any:
         """A label map from its file."""
         path = self._file(line, column, cell)
-        return read_npy(path) if path.suffix == ".npy" else read_values(path)
+        return files.read_npy(path) if path.suffix == ".npy" else files.read_values(path)
 
 
 class CocoMasks:
@@ -161,7 +151,7 @@ class CocoMasks:
         self.folder, self.path = root / images.format(split=split), root / annotations.format(split=split)
         elsewhere = Path(images).is_absolute() or ".." in Path(images).parts  # by the config, not by the data
         self.within = None if links else self.folder if elsewhere else root
-        content = read_json(self.path)
+        content = files.read_json(self.path)
         if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
             raise BrokenFileError(self.path, "expected images, annotations and categories, got other keys")
         categories = self._entries(content, "categories", id=int, name=str)
@@ -200,8 +190,8 @@ class CocoMasks:
     def __getitem__(self, index: int) -> dict[str, Any]:
         image = self.images[index]
         where, objects = f"{self.path}: image {image['id']}", self.objects.get(image["id"], [])
-        path = file_in(self.folder, image["file_name"], within=self.within, where=f"{where}: file_name")
-        pixels = read_colours(path)
+        path = files.file_in(self.folder, image["file_name"], within=self.within, where=f"{where}: file_name")
+        pixels = files.read_colours(path)
         size = (pixels.shape[1], pixels.shape[2])
         if (declared := (image.get("height"), image.get("width"))) != size:
             raise BrokenFileError(where, f"expected {size[0]}×{size[1]} like its file, got {declared!r:.80}")

@@ -14,26 +14,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from fedhca2.data import files
 from fedhca2.data.config import Cached, DataConfig, InputSize, Root
 from fedhca2.data.dataset import Cache, Dataset, SameForAll, Sample, Size, Split, shared_property
-from fedhca2.data.files import (
-    CONTEXT_CLASSES,
-    BrokenFileError,
-    MissingFileError,
-    class_codes,
-    file_in,
-    read_boundaries,
-    read_colours,
-    read_depth,
-    read_json,
-    read_label_map,
-    read_normals,
-    read_parts,
-    read_shades,
-    read_size,
-    read_values,
-    reading,
-)
+from fedhca2.data.files import CONTEXT_CLASSES, BrokenFileError, MissingFileError, file_in, reading
 from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS, PASCAL_CLASSES, PASCAL_LABELS, PERSON
 from fedhca2.data.transforms import check_fit
 from fedhca2.labels import IGNORE
@@ -117,9 +101,6 @@ class Archive(SameForAll, ABC):
 
         return {task: space for task, space in self.spaces.items() if is_there(self.sources[task])}
 
-    def check_lists(self) -> None:
-        """Raise an error if a further list of the split cannot be read; most archives have none."""
-
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -168,7 +149,7 @@ class ArchiveData(DataConfig):
         """Open one split; raises an error if an image to evaluate is larger than the network's input."""
         data = self.archive(split=split, **self.model_dump(exclude=DataConfig.model_fields.keys() - {"size"}))
         for id in data.ids if split == "val" and not self.resize else ():  # evaluation pads but never crops
-            own = read_size(path := data.files("image", id)[0])
+            own = files.read_size(path := data.files("image", id)[0])
             try:
                 check_fit(own, data.size)
             except ValueError as error:
@@ -225,27 +206,27 @@ class PascalContext(Archive):
         """The sources of every task's labels, and under "image" of the images."""
         label_map = "pascal-context/trainval/*.mat"
         return {
-            "image": Source.single("JPEGImages/*.jpg", read_colours),
+            "image": Source.single("JPEGImages/*.jpg", files.read_colours),
             "semseg": Source.single(
                 "semseg/VOC12/*.png",
-                lambda path: class_codes(path, read_values(path), len(PASCAL_CLASSES)),
+                lambda path: files.class_codes(path, files.read_values(path), len(PASCAL_CLASSES)),
                 otherwise="semseg/pascal-context/*.png",
             ),
-            "human_parts": Source(("human_parts/*.mat",), lambda paths, size: read_parts(paths[0], size)),
-            "sal": Source.single("sal_distill/*.png", lambda path: (read_shades(path) >= 128).byte()),
+            "human_parts": Source(("human_parts/*.mat",), lambda paths, size: files.read_parts(paths[0], size)),
+            "sal": Source.single("sal_distill/*.png", lambda path: (files.read_shades(path) >= 128).byte()),
             "normals": Source(("normals_distill/*.png", label_map), self._read_normals),
             "edge": Source.single(label_map, self._read_edges),
         }
 
     def _read_edges(self, path: Path) -> Tensor:
-        label_map = torch.from_numpy(read_label_map(path))
+        label_map = torch.from_numpy(files.read_label_map(path))
         edges = training_edges(label_map) if self.split == "train" else boundaries(label_map)
         return edges.float()[None]
 
     @shared_property
     def _valid(self) -> NDArray[np.bool_]:
         nyu_path, context_path = (self.root / "json" / f"{name}_classes.json" for name in ("nyu", "context"))
-        nyu, context = read_json(nyu_path), read_json(context_path)
+        nyu, context = files.read_json(nyu_path), files.read_json(context_path)
         if not isinstance(nyu, dict | list):
             raise BrokenFileError(nyu_path, f"expected names of classes, got {nyu!r:.80}")
         if not isinstance(context, dict) or "tvmonitor" not in context:
@@ -260,7 +241,7 @@ class PascalContext(Archive):
         return valid
 
     def _read_normals(self, paths: Paths, size: Size) -> Tensor:
-        normals, label_map = read_normals(paths[0]), read_label_map(paths[1])
+        normals, label_map = files.read_normals(paths[0]), files.read_label_map(paths[1])
         if normals.shape[-2:] != label_map.shape:
             expected = f"expected {tuple(normals.shape[-2:])} like {paths[0].name}"
             raise BrokenFileError(paths[1], f"{expected}, got {label_map.shape}")
@@ -269,17 +250,12 @@ class PascalContext(Archive):
     @shared_property
     def _objects(self) -> dict[str, list[int]]:
         path = self.root / "ImageSets" / "Parts" / f"{self.split}.txt"
-        objects: dict[str, list[int]] = read_json(path)
+        objects: dict[str, list[int]] = files.read_json(path)
         if not isinstance(objects, dict) or not all(isinstance(classes, list) for classes in objects.values()):
             raise BrokenFileError(path, "expected a list of classes by id, got another form")
         if missing := [id for id in self.ids if id not in objects]:
             raise BrokenFileError(path, f"expected every id of the split, got none for {', '.join(missing[:3])}")
         return objects
-
-    def check_lists(self) -> None:
-        """Raise an error if the list of people is needed and cannot be read."""
-        if any(TASKS[task].skips_empty for task in self.labels):
-            self.has_person(0)
 
     def has_person(self, index: int) -> bool:
         """Whether an image shows a person, according to the split's list."""
@@ -324,21 +300,21 @@ class Nyud(Archive):
     def find_sources(self) -> Mapping[str, Source]:
         """The sources of every task's labels, and under "image" of the images."""
         if self.split == "train":
-            edge = Source.single("edge/*.png", lambda path: read_shades(path).float() / 255)
+            edge = Source.single("edge/*.png", lambda path: files.read_shades(path).float() / 255)
         elif (self.root / "edge_mat").is_dir():
-            edge = Source.single("edge_mat/*.mat", read_boundaries)
+            edge = Source.single("edge_mat/*.mat", files.read_boundaries)
         else:
-            edge = Source.single("edge/*.png", lambda path: (read_shades(path) > 0).float())
+            edge = Source.single("edge/*.png", lambda path: (files.read_shades(path) > 0).float())
         return {
-            "image": Source.single("images/*.png", read_colours),
+            "image": Source.single("images/*.png", files.read_colours),
             "semseg": Source.single("segmentation/*.png", self._read_classes),
-            "normals": Source.single("normals/*.png", read_normals),
+            "normals": Source.single("normals/*.png", files.read_normals),
             "edge": edge,
-            "depth": Source.single("depth/*.npy", read_depth),
+            "depth": Source.single("depth/*.npy", files.read_depth),
         }
 
     def _read_classes(self, path: Path) -> Tensor:
-        codes = class_codes(path, read_values(path), len(NYUD_CLASSES) + 1)
+        codes = files.class_codes(path, files.read_values(path), len(NYUD_CLASSES) + 1)
         return torch.where(codes == 255, 255, codes - 1)  # 0, unlabelled, wraps around to 255
 
 

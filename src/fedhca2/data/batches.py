@@ -25,6 +25,7 @@ from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, Task, TaskSet
 
 T = TypeVar("T")
+Read = Callable[[int], Sample]  # an image by its number
 
 
 class DeviceFeed:
@@ -44,9 +45,7 @@ class DeviceFeed:
         self.residents: WeakKeyDictionary[object, tuple[Sequence[int], Packed]] = WeakKeyDictionary()
         self.graphs = Graphs(device)
 
-    def resident(
-        self, owner: object, indices: Sequence[int], read: Callable[[int], Sample], size: Size
-    ) -> Packed | None:
+    def resident(self, owner: object, indices: Sequence[int], read: Read, size: Size) -> Packed | None:
         """The images with these indices, which `owner` always uses, if they are few enough to stay on the GPU."""
         kept, images = self.residents.pop(owner, ((), None))
         if images is None or kept is not indices:
@@ -112,9 +111,7 @@ class DeviceFeed:
         return tensor.to(self.device, non_blocking=True)
 
 
-def read_if_few(
-    indices: Sequence[int], read: Callable[[int], Sample], size: Size, max_bytes: int
-) -> list[Sample] | None:
+def read_if_few(indices: Sequence[int], read: Read, size: Size, max_bytes: int) -> list[Sample] | None:
     """Read samples, unless they are too large together on canvases of at least this size, or there are none."""
     if not indices or len(indices) * bytes_on_canvas(read(indices[0]), size) > max_bytes:
         return None
@@ -191,9 +188,8 @@ class Batch:
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """The same with each of its tensors changed."""
         labels = {task: change(label) for task, label in self.labels.items()}
-        return replace(
-            self, image=change(self.image), labels=labels, keep=None if self.keep is None else change(self.keep)
-        )
+        keep = None if self.keep is None else change(self.keep)
+        return replace(self, image=change(self.image), labels=labels, keep=keep)
 
     def parts(self, count: int) -> Iterator["Batch"]:
         """The batch in this many parts, or one for each image if it has fewer; sizes differ by one at most."""
@@ -268,11 +264,17 @@ class Batches:
         """Batches of the images at these positions, with random choices for each, or only normalised and padded."""
         chosen, size = [self.indices[position] for position in positions], self.data.size
         if self.are_arrays:
-            arrays = self._map(lambda part: self._stack(chosen[part]), len(chosen))
+
+            def stacked(part: slice) -> Sample:
+                if isinstance(self.data, OwnSamples):
+                    return self.data.batch(chosen[part], self.tasks)
+                return collate([self.data.load(index, self.tasks) for index in chosen[part]])
+
+            arrays = self._map(stacked, len(chosen))
             return (Batch.of(each).map(lambda value: value.to(feed.device) if feed else value) for each in arrays)
 
         def read(index: int) -> Sample:
-            sample = self._load(index)
+            sample = self.data.load(index, self.tasks)
             if not choices and self.resize:
                 return fit_to_input(sample, size, self.task_set)
             if not choices:
@@ -294,7 +296,7 @@ class Batches:
         size, own = self.data.size, dict[int, list[tuple[Placement, Sample]]]()  # by the number of the first
 
         def packed(part: slice) -> Packed:
-            samples = [self._load(index) for index in self.indices[part]]
+            samples = [self.data.load(index, self.tasks) for index in self.indices[part]]
             own[part.start] = [(place_image(own_size(sample), size), sample) for sample in samples]
             scaled = [fit_to_input({"image": sample["image"]}, size, self.task_set) for sample in samples]
             return pack(scaled, Choices.none(len(scaled)), size, pin=feed is not None)
@@ -316,15 +318,6 @@ class Batches:
         """What its batches are prepared for."""
         chooser = self.task_set.crop_chooser(self.tasks)
         return InputFormat(self.task_set, self.data.size, (self.data.labels[chooser].classes if chooser else None) or 0)
-
-    def _load(self, index: int) -> Sample:
-        return self.data.load(index, self.tasks)
-
-    def _stack(self, indices: Sequence[int]) -> Sample:
-        """Arrays with their labels, stacked."""
-        if isinstance(self.data, OwnSamples):
-            return self.data.batch(indices, self.tasks)
-        return collate([self._load(index) for index in indices])
 
     def _map(self, make: Callable[[slice], T], total: int, feed: DeviceFeed | None = None) -> Iterator[T]:
         """Make each batch from its part of all images: in threads and early if it has workers, or for a feed."""

@@ -35,11 +35,6 @@ class FileError(UserError):
         super().__init__(path, message)
         self.path = Path(path)
 
-    @property
-    def fault(self) -> str:
-        """What was expected, and what was found."""
-        return self.faults[0].message
-
 
 class MissingFileError(FileError):
     """A file is missing."""

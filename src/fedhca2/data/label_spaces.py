@@ -43,11 +43,7 @@ NYUD_LABELS = {
 
 Domain = Literal["outdoor", "indoor"]
 SCENE_LABELS: dict[Domain, dict[str, LabelSpace]] = {  # also which things are in sight, and how many people
-    "outdoor": {
-        **PASCAL_LABELS,
-        "things": LabelSpace(names=PASCAL_CLASSES),
-        "people": LabelSpace(names=("people",)),
-    },
+    "outdoor": {**PASCAL_LABELS, "things": LabelSpace(names=PASCAL_CLASSES), "people": LabelSpace(names=("people",))},
     "indoor": {**NYUD_LABELS, "things": LabelSpace(names=NYUD_CLASSES)},
 }
 CONTEXT_IDS = {  # of rendered things in a LabelMap, numbered as PASCAL-Context numbers them

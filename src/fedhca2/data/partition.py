@@ -4,7 +4,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -28,9 +28,8 @@ def even_split(count: int, shares: int, rng: RandomState) -> list[list[int]]:
     [[2, 0, 1], [3, 4]]
     """
     if shares > count:
-        raise ValueError(
-            f"expected at least one image per client, got {count} images for {shares} clients; use fewer clients"
-        )
+        got = f"{count} images for {shares} clients; use fewer clients"
+        raise ValueError(f"expected at least one image per client, got {got}")
     return [part.tolist() for part in np.array_split(rng.permutation(count), shares)]
 
 
@@ -167,8 +166,12 @@ class Lists(Partition):
         if self.file is None:
             return self.lists or {}
         try:
-            lists = json.loads(self.file.read_text("utf-8"))
-            return {client: _training_images(entry) for client, entry in lists.items()}
+            content = json.loads(self.file.read_text("utf-8"))
+            lists = {name: entry["train"] if isinstance(entry, dict) else entry for name, entry in content.items()}
+            for images in lists.values():
+                if not isinstance(images, list) or not all(isinstance(image, int | str) for image in images):
+                    raise TypeError(f"{images!r}")
+            return lists
         except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{self.file}: expected JSON, {{client: [image, …]}}, got {error}") from None
 
@@ -197,13 +200,6 @@ class Lists(Partition):
 
 
 PartitionConfig = Annotated[Even | Shares | Draws | Dirichlet | Lists, Field(discriminator="kind")]
-
-
-def _training_images(entry: Any) -> list[int | str]:
-    images = entry["train"] if isinstance(entry, dict) else entry
-    if not isinstance(images, list) or not all(isinstance(image, int | str) for image in images):
-        raise TypeError(f"{images!r}")
-    return images
 
 
 def _names_fault(key: str, by_client: Mapping[str, object], clients: Sequence[str]) -> Fault | None:

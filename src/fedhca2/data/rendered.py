@@ -24,7 +24,7 @@ from fedhca2.data.label_spaces import CONTEXT_IDS, PART_CLASS, PASCAL_CLASSES, P
 from fedhca2.data.scenes.rendering import encode_normals, render
 from fedhca2.painting import voc_palette
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet
-from fedhca2.whole_files import ORDINARY, write_whole
+from fedhca2.whole_files import ORDINARY, require_empty, write_whole
 
 Side = Annotated[int, Field(ge=32, multiple_of=32)]
 
@@ -109,8 +109,7 @@ def write_scenes(
 
     `ScenesData` renders the same scenes for the same numbers, size and seed.
     """
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise FileExistsError(f"{root}: expected a new or empty folder, got one with files in it")
+    require_empty(root)
     domain, lists, files_of = _LAYOUTS[layout]
     written, step = 0, 8
     counts: dict[Split, int] = {"train": train, "val": val}

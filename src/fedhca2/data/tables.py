@@ -17,7 +17,7 @@ from fedhca2.data.dataset import Split
 from fedhca2.data.files import BrokenFileError, reading
 from fedhca2.tasks import TASKS, TaskSet
 
-log = logging.getLogger("fedhca2.data")
+warn_once = cache(logging.getLogger("fedhca2.data").warning)  # however often a data set is opened
 
 LARGEST = 1e30  # number in a cell: standardised, it is far from what a float32 holds
 MOST_COLUMNS = 8192  # of a file, and inputs of a table
@@ -110,7 +110,7 @@ class CsvRows:
         if unused := {name: count for name, count in counts.items() if name not in words}:
             listed = ", ".join(f"{count} of {name!r:.40}" for name, count in list(unused.items())[:5])
             about = f"{self.path}: {sum(unused.values())} rows are in neither 'train' nor 'val'"
-            _warn_once(f"{about}, and not used: {listed}")
+            warn_once(f"{about}, and not used: {listed}")
         lines = [line for line, row in self.all_rows.items() if words.get(row["split"]) == split]
         if not lines:
             listed = ", ".join(f"{name!r:.40}" for name in list(counts)[:5])
@@ -235,9 +235,3 @@ class CsvTable(CsvRows):
             except (TypeError, ValueError):
                 raise ValueError(f"{name}: expected a number, got {row[name]!r:.80}") from None
         return self._encode_row(np.array(numbers), row)
-
-
-@cache
-def _warn_once(message: str) -> None:
-    """Warn, however often a data set is opened."""
-    log.warning(message)

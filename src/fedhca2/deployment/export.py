@@ -1,4 +1,4 @@
-"""Exporting models: ONNX or TorchScript files, and a card that describes them."""
+"""Exporting models: files of ONNX, torch.export or safetensors, and a card that describes them."""
 
 import re
 import warnings
@@ -164,14 +164,10 @@ def _to_onnx(trained: Trained, image_size: Size) -> bytes:
         program = torch.onnx.export(_program(trained, image_size), dynamo=True, opset_version=20, **options)
     if program is None:
         raise RuntimeError("torch.onnx.export: expected a program, got none")
-    return bytes(_with_names(program.model_proto).SerializeToString())
-
-
-def _with_names(model: Any) -> Any:
-    """An ONNX model whose free dimensions have names that a person understands."""
-    graph, ours = model.graph, ("batch", "channels", "height", "width")
+    model, ours = program.model_proto, ("batch", "channels", "height", "width")  # names of free dimensions
+    graph: Any = model.graph
     dims = [value.type.tensor_type.shape.dim for value in (*graph.input, *graph.output, *graph.value_info)]
     names = {dim.dim_param: name for dim, name in zip(dims[0], ours, strict=True)}
     for dim in (dim for shape in dims for dim in shape if dim.dim_param in names and dim.dim_param):
         dim.dim_param = names[dim.dim_param]
-    return model
+    return bytes(model.SerializeToString())

@@ -115,14 +115,8 @@ class Trained:
     def model(self, size: tuple[int, int] | None = None) -> MultiTaskModel:
         """Build the torch module, in evaluation mode, for images of this size; by default that of training."""
         size = size or self.size
-        model = self._built.get(size)
-        if model is None:
-            model = self._build(size)
-            self._built.clear()  # images usually have one size
-            self._built[size] = model
-        return model
-
-    def _build(self, size: tuple[int, int]) -> MultiTaskModel:
+        if size in self._built:
+            return self._built[size]
         channels = {task: self.tasks[task].channels_for(space) for task, space in self.spaces.items()}
         try:
             model = MultiTaskModel(self.spec.model.blank, channels, size, self.tasks)
@@ -135,7 +129,9 @@ class Trained:
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(self.path, f"expected the model of {self.spec.name!r}, got {reason}") from None
-        return model.eval()
+        self._built.clear()  # images usually have one size
+        self._built[size] = model.eval()
+        return model
 
     def require_images(self) -> None:
         """Raise UserError if its inputs are not images."""

@@ -2,14 +2,7 @@
 
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
-from fedhca2.experiment.settings import (
-    CheckpointPlan,
-    Diagnostics,
-    GuardBounds,
-    LateReplies,
-    Participation,
-    SecureAggregation,
-)
+from fedhca2.experiment.settings import Diagnostics, SecureAggregation
 from fedhca2.experiment.shards import (
     OpenData,
     Shard,

@@ -31,11 +31,6 @@ class ComparisonRun:
         return RunFiles(self.folder).finished
 
     @property
-    def joined(self) -> bool:
-        """Whether a finished run's result is compared with Local's."""
-        return RunFiles(self.folder).outcome.baseline is not None
-
-    @property
     def row(self) -> Path:
         """The folder of its row in the table: the runs of all seeds."""
         return self.folder.parent
@@ -77,7 +72,7 @@ def plan_sweep(
     if RunFiles(out).begun:
         raise UserError(out, "expected a new folder or that of a comparison, got a run in it")
     first = next(iter(variants.values())).resolve()
-    rows = _rows(variants, out)
+    rows = row_folders(variants, out)
     runs = dict[Path, ComparisonRun]()
     for name, seed in [(name, each.seed + i) for name, each in variants.items() for i in range(seeds)]:
         experiment = variants[name].resolve(first).replace(seed=seed, baseline=False)
@@ -96,13 +91,8 @@ def plan_sweep(
     return sorted(runs.values(), key=lambda run: run.baseline is not None)
 
 
-def sweep_rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]:
-    """The folder of every variant's row; Local shares the row that other methods are compared with."""
-    return {name: row for name, (row, _) in _rows(variants, out).items()}
-
-
-def _rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, tuple[Path, Path]]:
-    """The folder of every variant's row, and of the Local row that it is compared with."""
+def row_folders(variants: Mapping[str, Experiment], out: Path) -> dict[str, tuple[Path, Path]]:
+    """The folder of every variant's row, and of the Local row that it is compared with; Local's own is that row."""
     settings = {name: variant.to_dict() for name, variant in variants.items()}
     local = {name: repr({key: each[key] for key in each if key not in FREE}) for name, each in settings.items()}
     first_names = {key: name for name, key in reversed(local.items())}
@@ -139,7 +129,8 @@ def run_all(runs: Sequence[ComparisonRun], watcher: Watcher) -> Iterator[Compari
 def join_baselines(runs: Sequence[ComparisonRun]) -> None:
     """Compare every finished run with Local, if that has finished too: no training depends on it."""
     for run in runs:
-        if run.baseline and run.finished and not run.joined and RunFiles(run.baseline).finished:
+        done = run.baseline and run.finished and RunFiles(run.baseline).finished
+        if run.baseline and done and RunFiles(run.folder).outcome.baseline is None:
             join_baseline(run.folder, run.baseline)
 
 

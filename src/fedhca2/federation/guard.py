@@ -212,7 +212,7 @@ class Guard:
         moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.server.profiles}
         for part in self.server.method.aggregators(round):
             for entries in group_rows(part, replies, self.server.profiles).values():
-                moves = self._measure_trained_moves(entries, replies, sent)
+                moves = self._trained_moves(entries, replies, sent)
                 if statistics := statistics_of(entries, replies):
                     rows = self._rows(statistics)
                     moves += _lengths(rows) if self.reach is None else _measure_statistics(rows)
@@ -224,9 +224,7 @@ class Guard:
         layout = self.server.visible[entries[0].client].layouts[entries[0].slot]
         return Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
 
-    def _measure_trained_moves(
-        self, entries: Sequence[ClientRow], replies: Mapping[str, Reply], sent: Sent
-    ) -> list[Move]:
+    def _trained_moves(self, entries: Sequence[ClientRow], replies: Mapping[str, Reply], sent: Sent) -> list[Move]:
         """Measure the moves of rows, each since its own round."""
         part, rows = entries[0].slot.part, self._rows(entries)
         updates = self.server.method.all_aggregators[part].sends == "updates"

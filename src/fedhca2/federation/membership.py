@@ -15,9 +15,7 @@ from fedhca2.run_folder.records import Progress
 FIXED = ("seed", "method", "model", "privacy", "metrics")  # settings that no resumed run can change
 
 
-def check_changes(
-    before: Experiment, after: Experiment, file: Path | None = None, *, settings_stay: bool = False
-) -> None:
+def check_changes(before: Experiment, after: Experiment, file: Path | None = None, *, settings_stay: bool) -> None:
     """Raise UserError if a run cannot continue with these changed settings.
 
     :param file: the file of the changed settings, for the message.

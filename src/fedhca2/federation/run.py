@@ -129,7 +129,7 @@ def _train_baseline(
     """
     path = run / BASELINE_FOLDER
     files = RunFiles(path)
-    if files.begun and files.result and files.config_text == local.to_yaml():
+    if files.begun and files.result and files.config_file.read_text("utf-8") == local.to_yaml():
         return files.result.clients
     with closing(RunFolder.open(path) if files.begun else RunFolder.new(path)) as own:
         if own.checkpoint:

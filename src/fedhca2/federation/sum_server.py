@@ -125,9 +125,8 @@ class SumOnlyServer(Server):
         if distance <= limit + rounding:
             return None
         far = f"at most {limit:.4g}, the most its rows can move (guard.reach)"
-        return (
-            f"{part.stack.part}: expected a sum that moved by {far}, got {distance:.4g}: a client sent an invalid row"
-        )
+        got = f"{distance:.4g}: a client sent an invalid row"
+        return f"{part.stack.part}: expected a sum that moved by {far}, got {got}"
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,8 @@ class Roster:
     def _read_profile(self, message: Message) -> Profile:
         header = read_header(message)
         if (version := header.get("protocol")) != PROTOCOL:
-            raise UnusableError(
-                f"protocol: expected {PROTOCOL}, got {shown(version)}: install the same fedhca2 everywhere"
-            )
+            got = f"{shown(version)}: install the same fedhca2 everywhere"
+            raise UnusableError(f"protocol: expected {PROTOCOL}, got {got}")
         profile = records.decode_new_profile(header)
         if profile.client in self.nodes.values():
             raise UnusableError(f"{profile.client} has already joined as another node")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from typing import Any, Self
 
 import timm
@@ -11,19 +11,9 @@ from timm.models.swin_transformer import SwinTransformerBlock
 from torch import Tensor, nn
 
 from fedhca2.imports import explain_errors
+from fedhca2.models import layers
 from fedhca2.models.config import SWIN_T, EncoderConfig
-from fedhca2.models.layers import (
-    STRIDES,
-    FeatureNorms,
-    FeaturePyramid,
-    Mlp,
-    Projections,
-    ReleasedBlock,
-    add_adapters,
-    called_linears,
-    linears,
-    take_over_drop_paths,
-)
+from fedhca2.models.layers import STRIDES
 from fedhca2.models.own import make
 from fedhca2.models.pretrained import digest, load_weights
 
@@ -46,19 +36,19 @@ class Encoder(nn.Module):
         """:param size: height and width of images, or the shape of other inputs."""
         super().__init__()
         self.body, channels, patch = _body(config, size)
-        self.drop_paths = take_over_drop_paths(self.body)
+        self.drop_paths = layers.take_over_drop_paths(self.body)
         if config.drop_path and not self.drop_paths:
             raise ValueError(f"encoder {config.name!r}: expected paths that drop_path can drop, got none")
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
-        self.norms = FeatureNorms(nn.LayerNorm(count) for count in channels) if channels_last else None
+        self.norms = layers.FeatureNorms(nn.LayerNorm(count) for count in channels) if channels_last else None
         if config.weights != "none":
             if config.sha256 is not None and (actual := digest(config.weights)) != config.sha256:
                 raise ValueError(f"weights {config.weights!r}: expected sha256 {config.sha256}, got {actual}")
             load_weights(self, config.title, config.weights)
         self.fixed, self.stays = _fix(self.body, config, size)
-        self.pyramid = FeaturePyramid(channels[0], width or 128, patch) if patch else None
+        self.pyramid = layers.FeaturePyramid(channels[0], width or 128, patch) if patch else None
         channels = [width or 128] * len(STRIDES) if patch else channels
-        self.projections = Projections(channels, width) if width and not patch else None
+        self.projections = layers.Projections(channels, width) if width and not patch else None
         self.channels: list[int] = [width] * len(channels) if width else channels
 
     def forward(self, image: Tensor) -> list[Tensor]:
@@ -84,17 +74,12 @@ class Encoder(nn.Module):
                     parameter.requires_grad_(False)
 
 
-Body = tuple[nn.Module, list[int], int]  # a backbone, the widths of its maps, and its patch if it has only one map
-
-
-def _body(config: EncoderConfig, size: Sequence[int]) -> Body:
-    if config.kind == "timm":
-        return _timm_body(config, size)
-    body = make("encoder", config) if config.is_own else Mlp(size, *([config.widths] if config.widths else []))
-    return body, list(body.channels), 0  # type: ignore[arg-type]
-
-
-def _timm_body(config: EncoderConfig, size: Sequence[int]) -> Body:
+def _body(config: EncoderConfig, size: Sequence[int]) -> tuple[nn.Module, list[int], int]:
+    """A backbone, the widths of its maps, and its patch if it has only one map."""
+    if config.kind != "timm":
+        mlp = layers.Mlp if config.widths is None else partial(layers.Mlp, widths=config.widths)
+        own = make("encoder", config) if config.is_own else mlp(size)
+        return own, list(own.channels), 0  # type: ignore[arg-type]
     name, maps, patch, drops, known = _backbone(config.name, config.output_stride)
     options = {**known, "drop_path_rate": config.drop_path} if drops else {**known}
     if "swin_" in config.name:
@@ -104,7 +89,7 @@ def _timm_body(config: EncoderConfig, size: Sequence[int]) -> Body:
         options["img_size"] = tuple(size)
     body = timm.create_model(name, features_only=True, out_indices=maps, **options)
     for block in [module for module in body.modules() if type(module) is SwinTransformerBlock]:
-        block.__class__ = ReleasedBlock
+        block.__class__ = layers.ReleasedBlock
         body.get_submodule("patch_embed").dynamic_img_pad = True  # type: ignore[assignment]  # an image to whole patches
     return body, _feature_info(body).channels(), patch
 
@@ -117,10 +102,11 @@ def _fix(body: nn.Module, config: EncoderConfig, size: Sequence[int]) -> tuple[f
     names = {f"body.{name}" for name in body.state_dict()}
     if config.adapters:
         body.eval()
-        layers = called_linears(body, torch.zeros(1, 3, *size)) if config.kind == "timm" else linears(body)
-        if not layers:
+        is_timm = config.kind == "timm"
+        named = layers.called_linears(body, torch.zeros(1, 3, *size)) if is_timm else layers.linears(body)
+        if not named:
             raise ValueError(f"encoder {config.title!r}: expected linear layers for adapters, got none")
-        added = {f"body.{name}" for name in add_adapters(body, layers, config.adapters)}
+        added = {f"body.{name}" for name in layers.add_adapters(body, named, config.adapters)}
         body.train()
         if config.adapters.train == "up":
             names |= {name for name in added if name.endswith(".down")}

@@ -86,9 +86,8 @@ def resample(maps: Tensor, size: Sequence[int], step: float | None = None) -> Te
     The weights are exact in bfloat16 if the scale is a power of two.
     """
     batch, channels, height, width = maps.shape
-    rows, columns = (
-        interpolation(*pair, maps.device, maps.dtype, step) for pair in zip((height, width), size, strict=True)
-    )
+    sides = zip((height, width), size, strict=True)
+    rows, columns = (interpolation(*each, maps.device, maps.dtype, step) for each in sides)
     tall = rows @ maps.permute(0, 2, 3, 1).reshape(batch, height, width * channels)
     full = columns @ tall.view(-1, width, channels)
     return full.view(batch, *size, channels).permute(0, 3, 1, 2)

@@ -132,15 +132,14 @@ def build_model(
     *,
     seed: int,
     client: str,
-    frozen: frozenset[Part] = frozenset(),
     tasks: TaskSet = TASKS,
 ) -> MultiTaskModel:
     """Build a model. Encoders of the same settings start equal; every client has its own decoders and heads.
 
-    Decoders or heads that are frozen or in `common_start` are the same for every client that has the task.
+    Decoders or heads in `common_start` are the same for every client that has the task.
     """
     model = common_model(config, channels, size, seed=seed, tasks=tasks)
-    draw_own_parts(model, seed=seed, client=client, common=frozen.union(config.common_start))
+    draw_own_parts(model, seed=seed, client=client, common=frozenset(config.common_start))
     return model
 
 
@@ -331,9 +330,8 @@ class TaskAttention(nn.Module):
         attended = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         gathered = self.project(attended).reshape(*coarse.shape[:1], -1, coarse.shape[1]).transpose(1, 2)
         added = resample(gathered.reshape(coarse.shape), stacked.shape[-2:], 1 / self.reduction)
-        return {
-            task: maps[task] + each for task, each in zip(self.tasks, added.view_as(stacked).unbind(1), strict=True)
-        }
+        gathered_by_task = zip(self.tasks, added.view_as(stacked).unbind(1), strict=True)
+        return {task: maps[task] + each for task, each in gathered_by_task}
 
     def extra_repr(self) -> str:
         """What distinguishes its kind from others with parameters of the same shapes."""

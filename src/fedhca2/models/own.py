@@ -128,9 +128,8 @@ def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: 
     listed = isinstance(maps, Sequence) and all(map(_is_float, maps))
     shapes = [tuple(each.shape) for each in maps] if listed else []
     if [each[: len(expected[0])] for each in shapes] != expected or (len(shape) == 3 and len(shapes) != len(channels)):
-        actual = (
-            ", ".join(map(_show, maps)) if listed else f"a tensor {_show(maps)}" if _is_float(maps) else _show(maps)
-        )
+        single = f"a tensor {_show(maps)}" if _is_float(maps) else _show(maps)
+        actual = ", ".join(map(_show, maps)) if listed else single
         needed = ", ".join(_list(each) + ("" if len(each) > 2 else "×…") for each in expected)
         raise ValueError(f"encoder {config.encoder.kind}: expected a list of maps {needed}, got {actual}")
 

@@ -149,9 +149,7 @@ class Comparison:
             notes.append(f"Left out, since not all runs have them: {columns}. Δm covers the other columns.")
         unnamed = {label: [each for each in changes if each not in label] for label, changes in self.changed.items()}
         if RECOVERED in self.columns and not any(isfinite(row[RECOVERED].mean) for row in self.entries.values()):
-            notes.append(
-                f"No share of the pooled gain: `pooled` must gain beyond chance over {MIN_SEEDS} seeds or more."
-            )
+            notes += [f"No share of the pooled gain: `pooled` must gain beyond chance over {MIN_SEEDS} seeds or more."]
         if methods := "; ".join(f"{label}: {', '.join(changes)}" for label, changes in unnamed.items() if changes):
             notes.append(f"Settings that differ from a method's defaults: {methods}.")
         return notes
@@ -182,9 +180,8 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     """
     rows, split = variants(runs), runs[0].outcome.split
     if other := next((run for run in runs if run.outcome.split != split), None):
-        raise UserError(
-            str(other.path), f"expected scores on {split} images, as in {runs[0].path}, got {other.outcome.split}"
-        )
+        expected = f"expected scores on {split} images, as in {runs[0].path}"
+        raise UserError(other.path, f"{expected}, got {other.outcome.split}")
     values = {
         label: {
             run.settings["seed"]: {column: float(np.mean(own)) for column, own in _by_column(run).items()}

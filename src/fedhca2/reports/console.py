@@ -9,19 +9,11 @@ from statistics import median
 from time import monotonic, sleep
 from typing import Any
 
+from rich import progress
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
@@ -72,11 +64,12 @@ class ConsoleWatcher(_Teller):
     def __init__(self, console: Console) -> None:
         super().__init__(lambda fault: console.print(Text(fault, "yellow")))
         self.console = console
-        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-        columns += [TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn()]
-        self.progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-        self.rounds: TaskID | None = None
-        self.clients: dict[str, TaskID] = {}
+        columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn()]
+        times = progress.TimeElapsedColumn(), progress.TimeRemainingColumn()
+        columns += [progress.TextColumn("{task.fields[note]}"), *times]
+        self.progress = progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self.rounds: progress.TaskID | None = None
+        self.clients: dict[str, progress.TaskID] = {}
         self.last_read = 0.0  # when a loss was last read
 
     def __enter__(self) -> "ConsoleWatcher":

@@ -9,6 +9,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from fedhca2.errors import UserError
+from fedhca2.painting import class_name
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, Task
 from fedhca2.whole_files import put_in_place
@@ -58,7 +59,7 @@ def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, 
     """One sample of a client by task: {task: {"image" | "label" | "before" | "after": picture}}."""
     arrays = run.samples(client)
     if not arrays:
-        available = ", ".join(run.sampled_clients) or "none"
+        available = ", ".join(sorted(each for each in run.tasks if run.samples_file(each).is_file())) or "none"
         raise UserError(run.path, f"expected samples of client {client!r}, got {available}")
     if not 0 <= index < len(arrays["image"]):
         raise UserError("sample", f"expected a number below {len(arrays['image'])}, got {index}")
@@ -122,16 +123,16 @@ def answer_of(task: Task, space: LabelSpace, prediction: Array, probabilities: A
     if task.output == "map":
         return _of_map(task, space, prediction)
     if probabilities is None:
-        unit, numbers = unit_of(task), {_name(space, i): float(value) for i, value in enumerate(prediction)}
+        unit, numbers = unit_of(task), {class_name(space.names, i): float(value) for i, value in enumerate(prediction)}
         if len(numbers) == 1:
             (value,) = numbers.values()
             return Answer(f"{value:.4g}{unit}", value, {space.names[0] if space.names else "value": value})
         return Answer(", ".join(f"{name} {value:.4g}{unit}" for name, value in numbers.items()), None, numbers)
-    values = {_name(space, i): round(float(value), 6) for i, value in enumerate(probabilities)}
+    values = {class_name(space.names, i): round(float(value), 6) for i, value in enumerate(probabilities)}
     if task.label_channels is None:  # any number of classes may be there
         likely = [name for name in sorted(values, key=lambda name: -values[name]) if values[name] >= 0.5]
     else:
-        likely = [_name(space, int(prediction[0]))]
+        likely = [class_name(space.names, int(prediction[0]))]
     text = ", ".join(f"{name} ({values[name]:.2f})" for name in likely)
     return Answer(text or "nothing", values[likely[0]] if likely else None, values)
 
@@ -141,7 +142,7 @@ def _of_map(task: Task, space: LabelSpace, map: Array) -> Answer:
     if task.grouped_by == "class":
         numbers, counts = np.unique(map.astype(np.int64), return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        values = {_name(space, int(numbers[i])): float(counts[i] / map.size) for i in order}
+        values = {class_name(space.names, int(numbers[i])): float(counts[i] / map.size) for i in order}
         text = ", ".join(f"{name} {share:.0%}" for name, share in list(values.items())[:3])
         return Answer(text + ", …" * (len(values) > 3), next(iter(values.values())), values)
     if len(map) > 1:
@@ -150,9 +151,8 @@ def _of_map(task: Task, space: LabelSpace, map: Array) -> Answer:
         share = float((map >= 0.5).mean())
         return Answer(f"{share:.0%} of the pixels", share, {"share": share})
     least, mean, greatest = float(map.min()), float(map.mean()), float(map.max())
-    return Answer(
-        f"{least:.3g} to {greatest:.3g}{unit_of(task)}", mean, {"least": least, "mean": mean, "greatest": greatest}
-    )
+    values = {"least": least, "mean": mean, "greatest": greatest}
+    return Answer(f"{least:.3g} to {greatest:.3g}{unit_of(task)}", mean, values)
 
 
 def unit_of(task: Task) -> str:
@@ -160,7 +160,3 @@ def unit_of(task: Task) -> str:
     if task.unit in ("%", "°"):
         return task.unit if task.unit == "°" or task.grouped_by == "value" else ""
     return f" {task.unit}".rstrip()
-
-
-def _name(space: LabelSpace, number: int) -> str:
-    return space.names[number] if 0 <= number < len(space.names) else f"{number}"

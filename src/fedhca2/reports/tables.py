@@ -178,10 +178,8 @@ def across_text(result: Result, tasks: TaskSet) -> str:
     across = across_clients(result.clients, result.baseline or {}, tasks)
     if across is None or len(result.clients) < 2:
         return ""
-    worst = f"Worst client: {across.client}, {gain_text(across.worst)}"
-    return (
-        f"{worst}; {across.harmed:.0f}% of the clients lose. Standard deviation over clients: {across.deviation:.2f}%."
-    )
+    worst = f"Worst client: {across.client}, {gain_text(across.worst)}; {across.harmed:.0f}% of the clients lose."
+    return f"{worst} Standard deviation over clients: {across.deviation:.2f}%."
 
 
 def how_certain(clients: Scores, baseline: Scores, tasks: TaskSet) -> str:

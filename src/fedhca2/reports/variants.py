@@ -3,11 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedhca2.methods import METHODS
+from fedhca2.methods import AGGREGATED, METHODS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.writer import FREE as FREE_IN_BASELINE
-
-PARTS = ("encoder", "decoder", "head")  # of a model that a method may aggregate
 
 # Settings in which averaged runs may differ: none of these changes the results.
 FREE = {*FREE_IN_BASELINE, "seed"} - {"method", "guard", "privacy", "devices"}
@@ -41,7 +39,7 @@ def _label(run: RunFiles, rivals: Sequence[RunFiles], most: int | None) -> str:
     if label := run.settings.get("label"):
         return str(label)
     settings, own = [dict(flatten(other.settings)) for other in rivals], dict(flatten(run.settings))
-    parts, *others = ([part for part in PARTS if one.settings["method"].get(part)] for one in (run, *rivals))
+    parts, *others = ([part for part in AGGREGATED if one.settings["method"].get(part)] for one in (run, *rivals))
     absent = [part for part in dict.fromkeys(part for other in others for part in other) if part not in parts]
     named = [
         key

@@ -29,14 +29,9 @@ def default_folder(name: str) -> Path:
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def sweep_folder(name: str, setting: str) -> Path:
-    """The default folder of a sweep's runs."""
-    return Path("runs") / f"sweep-{name}-{setting}"
-
-
-def comparison_folder(name: str) -> Path:
-    """The default folder of a comparison's runs."""
-    return Path("runs") / f"compare-{name}"
+def comparison_folder(name: str, kind: str = "compare") -> Path:
+    """The default folder of the runs of a comparison, or of a sweep, which is another kind."""
+    return Path("runs") / f"{kind}-{name}"
 
 
 def require_own_files(folder: Path) -> None:

@@ -56,11 +56,6 @@ class RunFiles:
         """The resolved config, a file that `Experiment.load` reads."""
         return self.path / folder.CONFIG
 
-    @property
-    def config_text(self) -> str:
-        """The text of the resolved config."""
-        return self.config_file.read_text("utf-8")
-
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved config."""
@@ -194,11 +189,6 @@ class RunFiles:
         """The planned number of rounds."""
         return int(self.config["rounds"])
 
-    def short_name(self, member: str) -> str:
-        """The name of a 'client/task' in a figure: just the client if that is its only task."""
-        client, _, _ = member.rpartition("/")
-        return client if len(self.tasks.get(client, ())) == 1 else member
-
     @cached_property
     def tasks(self) -> dict[str, tuple[str, ...]]:
         """Every client's tasks, in the order of the config."""
@@ -273,11 +263,6 @@ class RunFiles:
     def samples_file(self, client: str) -> Path:
         """The file of a client's sample images."""
         return self.path / folder.SAMPLES / f"{client}.npz"
-
-    @property
-    def sampled_clients(self) -> list[str]:
-        """The clients with sample images."""
-        return sorted(file.stem for file in (self.path / folder.SAMPLES).glob("*.npz"))
 
     def samples(self, client: str) -> dict[str, Array]:
         """A client's sample images, labels and predictions; empty if it has none."""

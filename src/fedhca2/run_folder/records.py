@@ -23,7 +23,7 @@ from fedhca2.experiment import Experiment, Shard
 from fedhca2.imports import NotAllowedError, only_allowed
 from fedhca2.messages import Delivery, Order, Reply, deliveries_as_data, deliveries_from_data
 from fedhca2.params import Part, Slot
-from fedhca2.whole_files import private_folder, sync_folder
+from fedhca2.whole_files import private_folder, sync_file
 
 SERVER = "server.safetensors"
 NAME = re.compile(r"round-\d{6,}")
@@ -172,7 +172,7 @@ class Checkpoints:
         path = self.folder / f"round-{progress.state.round:06d}"
         shutil.rmtree(path, ignore_errors=True)
         temporary.rename(path)
-        sync_folder(self.folder)
+        sync_file(self.folder)
 
     def prune(self, keep: int) -> None:
         """Remove all but the latest."""

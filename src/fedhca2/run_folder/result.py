@@ -272,5 +272,4 @@ def device_name(device: torch.device) -> str:
     """The hardware that a run used."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{platform.machine()} CPU, {threads} thread{'s' * (threads > 1)}"
+    return f"{platform.machine()} CPU, {counted(torch.get_num_threads(), 'thread')}"

@@ -228,17 +228,13 @@ class DeclaredTask(Config):
     def task(self, name: str) -> Task:
         """The task under this name; raises ValueError if there is no such kind."""
         settings = self.model_dump(exclude={"kind"}, exclude_none=True)
-        untitled = {"title": ""} if self.kind in TASKS else {}  # "People" says more than "Regression"
-        return replace(self._load(), **untitled | settings, name=name)
-
-    def _load(self) -> Task:
         if is_import_path(self.kind):
             own: Task = load(self.kind, "a Task", lambda each: isinstance(each, Task))
-            return own
+            return replace(own, **settings, name=name)
         if self.kind not in TASKS:
             hint = suggest(self.kind, TASKS)
             raise ValueError(f"kind: expected a known task or {FORMS}, got {self.kind!r:.200}. {hint}")
-        return TASKS[self.kind]
+        return replace(TASKS[self.kind], **{"title": "", **settings}, name=name)  # "People" says more than "Regression"
 
 
 def make_task_set(declared: Mapping[str, DeclaredTask]) -> TaskSet:
@@ -246,9 +242,8 @@ def make_task_set(declared: Mapping[str, DeclaredTask]) -> TaskSet:
     tasks = []
     for name, each in declared.items():
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name) or hasattr(nn.ModuleDict, name) or name == "image":
-            raise ValueError(
-                f"expected letters, digits and '_', and no name that Python or torch uses, got {name!r:.80}"
-            )
+            expected = "letters, digits and '_', and no name that Python or torch uses"
+            raise ValueError(f"expected {expected}, got {name!r:.80}")
         if name in TASKS:
             raise ValueError(f"expected a new name, got {name!r}, which is built in")
         try:

@@ -164,8 +164,7 @@ class Task:
     @cached_property
     def empty_metrics(self) -> dict[str, metrics.Metric]:
         """All metrics by name, the task's own first, to read their directions and ranges."""
-        others = {name: make(LabelSpace(classes=1)) for name, make in self.other_metrics.items()}
-        return {self.empty_metric.name: self.empty_metric, **others}
+        return {name: make(LabelSpace(classes=1)) for name, make in self.metrics.items()}
 
     @property
     def metrics(self) -> dict[str, MetricFor]:

@@ -8,7 +8,7 @@ from math import inf, nan
 import pytest
 import torch
 
-from fedhca2.experiment import GuardBounds
+from fedhca2.experiment.settings import GuardBounds
 from fedhca2.federation.guard import Guard, Reach
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server

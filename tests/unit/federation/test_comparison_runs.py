@@ -59,7 +59,7 @@ def test_an_interrupted_run_goes_on_and_what_is_finished_is_not_run_again(tmp_pa
         list(run_all(runs, Silent(1, crash)))
     list(run_all(runs, Silent()))
     list(run_all(runs, Silent(0, crash)))
-    assert runs[1].joined
+    assert RunFiles(runs[1].folder).outcome.baseline
 
 
 def finish(run, score):
@@ -75,7 +75,7 @@ def test_a_run_that_finished_before_local_is_compared_with_it_later(tmp_path):
     local, ours = plan_runs(small(), ["fedavg"], 1, tmp_path)
     finish(ours, 11.0)
     join_baselines([local, ours])
-    assert not ours.joined
+    assert not RunFiles(ours.folder).outcome.baseline
     finish(local, 10.0)
     join_baselines([local, ours])
     result = json.loads((ours.folder / "result.json").read_text())

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedhca2.clients import Privacy, Schedule, Training
-from fedhca2.experiment import GuardBounds
+from fedhca2.experiment.settings import GuardBounds
 from fedhca2.federation.gate import plain
 from fedhca2.federation.guard import Guard, Reach
 from fedhca2.federation.server import Server

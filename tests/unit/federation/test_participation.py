@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from fedhca2.aggregation import Mixing
 from fedhca2.errors import UserError
-from fedhca2.experiment import LateReplies, Participation
+from fedhca2.experiment.settings import LateReplies, Participation
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Profile, Reply

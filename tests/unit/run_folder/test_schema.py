@@ -179,7 +179,6 @@ def test_an_unfinished_run_has_no_result_and_knows_its_tasks(tmp_path):
     run = made_run(tmp_path, finished=False)
     assert run.result is None
     assert run.tasks == {"road": ("semseg",), "shop": ("sal",), "home": ("semseg", "depth")}
-    assert (run.short_name("road/semseg"), run.short_name("home/depth")) == ("road", "home/depth")
 
 
 def test_an_incomplete_last_line_is_skipped(tmp_path):
@@ -289,6 +288,6 @@ def test_damaged_facts_are_one_line(foreign, facts):
 
 def test_facts_replace_no_built_in_task(foreign):
     files = foreign({"sal": FACTS})
-    (files.path / "config.yaml").write_text(files.config_text.replace("flock: ", "sal: "))
+    (files.path / "config.yaml").write_text(files.config_file.read_text().replace("flock: ", "sal: "))
     with pytest.raises(UserError, match="built in"):
         _ = RunFiles(files.path).outcome

@@ -8,18 +8,7 @@ from math import cos, sin
 
 import numpy as np
 
-from fedhca2.data.scenes.solids import (
-    Dice,
-    Paint,
-    Row,
-    Vector,
-    box,
-    capsule,
-    ellipsoid,
-    legs,
-    mix_paint,
-    tint_paint,
-)
+from fedhca2.data.scenes.solids import Dice, Paint, Row, Vector, box, capsule, ellipsoid, legs, mix_paint, tint_paint
 
 HEAD, TORSO, UPPER_ARM, LOWER_ARM, UPPER_LEG, LOWER_LEG = range(1, 7)
 _GLASS = (0.12, 0.16, 0.2)
@@ -115,9 +104,7 @@ def pottedplant(dice: Dice) -> list[Row]:
     return rows
 
 
-def _four_legged(
-    dice: Dice, body: Vector, leg: float, neck: Vector, head: Vector, paint: Paint, face: Paint
-) -> list[Row]:
+def _animal(dice: Dice, body: Vector, leg: float, neck: Vector, head: Vector, paint: Paint, face: Paint) -> list[Row]:
     """A body along z on four legs, a head at `neck` from its front end."""
     wide, tall, long = body
     back = leg + tall * 0.8
@@ -140,7 +127,7 @@ def cow(dice: Dice) -> list[Row]:
     """Large, long-headed, with horns."""
     body = (dice.uniform(0.32, 0.42), dice.uniform(0.34, 0.44), dice.uniform(0.75, 0.95))
     paint = mix_paint(dice)
-    rows = _four_legged(dice, body, dice.uniform(0.45, 0.6), (0.0, 0.3, 0.4), (0.15, 0.17, 0.3), paint, mix_paint(dice))
+    rows = _animal(dice, body, dice.uniform(0.45, 0.6), (0.0, 0.3, 0.4), (0.15, 0.17, 0.3), paint, mix_paint(dice))
     x, y, z = rows[2][:3]
     horns = [capsule((x, y + 0.1, z - 0.1), (x + side * 0.24, y + 0.3, z - 0.1), 0.035, _DARK) for side in (-1, 1)]
     return rows + horns
@@ -151,7 +138,7 @@ def dog(dice: Dice) -> list[Row]:
     body = (dice.uniform(0.13, 0.19), dice.uniform(0.15, 0.2), dice.uniform(0.38, 0.5))
     paint = mix_paint(dice)
     neck = (0.0, dice.uniform(0.2, 0.35), dice.uniform(0.1, 0.25))
-    rows = _four_legged(dice, body, dice.uniform(0.3, 0.42), neck, (0.11, 0.11, 0.2), paint, paint)
+    rows = _animal(dice, body, dice.uniform(0.3, 0.42), neck, (0.11, 0.11, 0.2), paint, paint)
     x, y, z = rows[2][:3]
     ears = [ellipsoid((x + side * 0.12, y, z - 0.08), (0.03, 0.13, 0.06), mix_paint(dice)) for side in (-1, 1)]
     return rows + ears
@@ -162,7 +149,7 @@ def sheep(dice: Dice) -> list[Row]:
     round_ = dice.uniform(0.34, 0.44)
     wool = tint_paint(dice, (0.55, 0.52, 0.45), 0.1)
     body = (round_, round_, round_ * dice.uniform(1.2, 1.45))
-    return _four_legged(dice, body, dice.uniform(0.2, 0.32), (0.0, 0.15, 0.3), (0.1, 0.14, 0.2), wool, _DARK)
+    return _animal(dice, body, dice.uniform(0.2, 0.32), (0.0, 0.15, 0.3), (0.1, 0.14, 0.2), wool, _DARK)
 
 
 def person(dice: Dice) -> list[Row]:

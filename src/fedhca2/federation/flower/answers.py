@@ -21,20 +21,10 @@ from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp.grid import Grid
 from torch import Tensor
 
-from fedhca2.federation.flower import internals
+from fedhca2.federation.flower import internals, records
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError
 from fedhca2.federation.flower.internals import HttpGrid, InflatableObject
-from fedhca2.federation.flower.records import (
-    CANNOT,
-    DTYPES,
-    HEADER_RECORD,
-    OWN,
-    PIECE_BYTES,
-    ROWS_RECORD,
-    STYPE,
-    Header,
-    unsalt,
-)
+from fedhca2.federation.flower.records import HEADER_RECORD, ROWS_RECORD
 from fedhca2.federation.gate import MAX_HEADER, UnusableError, read_json, shown
 
 MAX_CHUNK_BYTES = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # of an array in one object
@@ -59,7 +49,7 @@ class Allowance:
 class SiteAnswer:
     """A well-formed answer of a site; its content is not checked yet."""
 
-    header: Header
+    header: records.Header
     rows: Tensor | None  # all rows, concatenated
 
 
@@ -214,8 +204,8 @@ class Answers:
         if not {HEADER_RECORD} <= set(named) <= {HEADER_RECORD, ROWS_RECORD}:
             raise UnusableError(f"records: expected {HEADER_RECORD} and {ROWS_RECORD}, got {shown(list(named))}")
         header = read_json(ConfigRecord.inflate(pull(named[HEADER_RECORD], ConfigRecord, 4 * MAX_HEADER)).get("json"))
-        if CANNOT in header:
-            why = header[CANNOT]
+        if records.CANNOT in header:
+            why = header[records.CANNOT]
             raise UnusableError(f"failed: {why if isinstance(why, str) else shown(why)}")
         return SiteAnswer(header, _rows(pull, named[ROWS_RECORD], allowance) if ROWS_RECORD in named else None)
 
@@ -223,19 +213,19 @@ class Answers:
 def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
     """The values of the only array that is allowed."""
     arrays = _names(pull(name, ArrayRecord, SMALL_BYTES), ArrayRecord)
-    if set(arrays) != {OWN}:
-        raise UnusableError(f"arrays: expected {OWN}, got {shown(list(arrays))}")
-    dtype = DTYPES[allowance.wire]
+    if set(arrays) != {records.OWN}:
+        raise UnusableError(f"arrays: expected {records.OWN}, got {shown(list(arrays))}")
+    dtype = records.DTYPES[allowance.wire]
     size = allowance.values * dtype.itemsize
-    count = ceil(size / PIECE_BYTES)
-    chunks = _chunks(pull(arrays[OWN], Array, 128 * count), allowance, count)
+    count = ceil(size / records.PIECE_BYTES)
+    chunks = _chunks(pull(arrays[records.OWN], Array, 128 * count), allowance, count)
     rows = bytearray(size)
     for number in reversed(range(count)):  # what was sent last arrives last
-        start = number * PIECE_BYTES
+        start = number * records.PIECE_BYTES
         content = pull(chunks[number], internals.ArrayChunk, MAX_CHUNK_BYTES)
-        chunk = unsalt(internals.get_object_body(content, internals.ArrayChunk))
-        if len(chunk) != min(PIECE_BYTES, size - start):
-            raise UnusableError(f"array: expected pieces of {PIECE_BYTES} B, got one of {len(chunk)} B")
+        chunk = records.unsalt(internals.get_object_body(content, internals.ArrayChunk))
+        if len(chunk) != min(records.PIECE_BYTES, size - start):
+            raise UnusableError(f"array: expected pieces of {records.PIECE_BYTES} B, got one of {len(chunk)} B")
         rows[start : start + len(chunk)] = chunk
     values = torch.frombuffer(rows, dtype=dtype)
     return values.float() if dtype.is_floating_point else values
@@ -253,8 +243,8 @@ def _chunks(content: bytes, allowance: Allowance, count: int) -> list[str]:
     """The pieces of an array in order, if the array fits."""
     array = json.loads(internals.get_object_body(content, Array))
     got = (array["stype"], array["dtype"], array["shape"])
-    if got != (STYPE, allowance.wire, [allowance.values]) or not count:
-        expected = f"{allowance.values} values of {STYPE} {allowance.wire}" if count else "none"
+    if got != (records.STYPE, allowance.wire, [allowance.values]) or not count:
+        expected = f"{allowance.values} values of {records.STYPE} {allowance.wire}" if count else "none"
         raise UnusableError(f"array: expected {expected}, got {shown(got)}")
     numbers = array["arraychunk_ids"]
     if len(numbers) != count:

@@ -148,11 +148,11 @@ class FlowerFleet:
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Give every client its order, and collect the replies that arrive before the deadline."""
-        headers = {client: {**self._invite(client), "wire": self.terms.wire} for client in orders}
+        headers = {client: {**self.invitation.header_for(client), "wire": self.terms.wire} for client in orders}
         contents = records.encode_orders(orders, self.terms.wire, headers)
         requests = {}
         for client, order in orders.items():  # whose reply has as many values as the requested parts
-            layouts = self._visible(client).layouts
+            layouts = visible_profile(self.profiles[client], self.experiment).layouts
             values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
             allowance = Allowance(values, self.terms.wire)
             requests[client] = Request(contents[client], allowance, partial(self._read_reply, client))
@@ -221,7 +221,7 @@ class FlowerFleet:
         """One stage of secure aggregation."""
         out = {}
         for client, request in requests.items():
-            header = {**self._invite(client), records.STAGE: stage, "round": round, "request": request}
+            header = {**self.invitation.header_for(client), records.STAGE: stage, "round": round, "request": request}
             allowance = Allowance(values.get(client, 0), records.MASKED)
             out[client] = Request(records.pack(header), allowance, partial(self._read_stage, client, read))
             self._sum_bytes["down"][client] += len(json.dumps(request))
@@ -235,19 +235,14 @@ class FlowerFleet:
     def _read_reply(self, client: str, answer: SiteAnswer) -> Reply:
         if self.experiment.secure_aggregation and answer.header.get("keys"):
             self.keys[client] = read_keys(answer)
-        reply = records.decode_reply(answer.header, answer.rows, self._visible(client))
+        profile = visible_profile(self.profiles[client], self.experiment)
+        reply = records.decode_reply(answer.header, answer.rows, profile)
         return spool(reply, self._folder.path, records.DTYPES[self.terms.wire]) if self.terms.spool else reply
 
     def _read_stage(self, client: str, read: Callable[[SiteAnswer], T], answer: SiteAnswer) -> T:
         rows = 0 if answer.rows is None else answer.rows.nbytes
         self._sum_bytes["up"][client] += len(json.dumps(answer.header)) + rows
         return read(answer)
-
-    def _invite(self, client: str) -> records.Header:
-        return self.invitation.only_for(client).header()
-
-    def _visible(self, client: str) -> Profile:
-        return visible_profile(self.profiles[client], self.experiment)
 
 
 class Admissions:
@@ -259,9 +254,7 @@ class Admissions:
     def __init__(self, list_nodes: ListNodes, folder: RunFolder) -> None:
         self._list_nodes, self._folder = list_nodes, folder
         before = RunFiles(folder.path)
-        self._written = {
-            (kind, event["time"], event["node"]) for kind in (REGISTERED, EVICTED) for event in before.of(kind)
-        }
+        self._written = {(kind, one["time"], one["node"]) for kind in (REGISTERED, EVICTED) for one in before.of(kind)}
         self.write()
 
     def write(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.serde import fab_to_proto, run_from_proto
+from flwr.supercore import interceptors
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import FlowerError
@@ -24,11 +25,6 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
-from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
-)
 from flwr.supercore.primitives.asymmetric import (
     bytes_to_private_key,
     bytes_to_public_key,

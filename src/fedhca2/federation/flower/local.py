@@ -60,16 +60,14 @@ def run_over_flower(
 def resume_over_flower(out: Path, *, watcher: Watcher, overrides: Sequence[str] | None = None) -> Result:
     """Continue a run over Flower on its original engine, without overrides."""
     if overrides:
-        raise UserError(
-            "--set", f"expected none, since a resumed run over Flower keeps its settings, got {overrides[0]}"
-        )
+        fault = f"expected none, since a resumed run over Flower keeps its settings, got {overrides[0]}"
+        raise UserError("--set", fault)
     require_own_files(sites_folder(out))
     check_resumable(out)  # before anything is started
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
-        raise UserError(
-            out, f"over Flower, resume it with: {shlex.join(['fedhca2', 'flower', 'serve', str(out)])} --keys DIR"
-        )
+        command = shlex.join(["fedhca2", "flower", "serve", str(out)])
+        raise UserError(out, f"over Flower, resume it with: {command} --keys DIR")
     return _launch(engine, RunFiles(out).experiment(), out, watcher, None)
 
 

@@ -16,17 +16,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from torch import Tensor
 
+from fedhca2 import messages
 from fedhca2.experiment.clients import NAME as PLAIN_NAME
 from fedhca2.federation.gate import MAX_NAME, MAX_SCORES, SCORE_NAME, UnusableError, plain, read_json, shown
-from fedhca2.messages import (
-    Order,
-    Profile,
-    Reply,
-    deliveries_as_data,
-    deliveries_from_data,
-    reply_as_data,
-    reply_from_data,
-)
+from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Layout, Slot
 
 Wire = Literal["float32", "bfloat16"]
@@ -124,7 +117,7 @@ def encode_orders(orders: Mapping[str, Order], wire: Wire, headers: Mapping[str,
             arrays[client][name] = array
     contents = {}
     for client, order in orders.items():
-        deliveries = deliveries_as_data(order.deliveries, lambda row: positions[row.data_ptr()])
+        deliveries = messages.deliveries_as_data(order.deliveries, lambda row: positions[row.data_ptr()])
         data = {**vars(order), "deliveries": deliveries, "upload": dict(order.upload)}
         contents[client] = pack({**headers.get(client, {}), "order": data}, arrays[client])
     return contents
@@ -145,12 +138,13 @@ def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
     if unknown:
         raise UnusableError(f"deliveries: expected {', '.join(map(str, layouts))}, got {unknown[0]}")
     flags = {each.name: bool(header[each.name]) for each in fields(Order) if each.type is bool}
-    return Order(header["round"], deliveries_from_data(header["deliveries"], row), upload=header["upload"], **flags)
+    deliveries = messages.deliveries_from_data(header["deliveries"], row)
+    return Order(header["round"], deliveries, upload=header["upload"], **flags)
 
 
 def encode_reply(reply: Reply, wire: Wire, **header: Any) -> RecordDict:
     """Encode a reply as a message's content, with what else is in its header."""
-    header |= {**reply_as_data(reply), "slots": [str(slot) for slot in reply.rows]}
+    header |= {**messages.reply_as_data(reply), "slots": [str(slot) for slot in reply.rows]}
     return pack(header, {OWN: to_array(list(reply.rows.values()), wire)} if reply.rows else None)
 
 
@@ -162,7 +156,7 @@ def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply
     pieces = torch.split(torch.empty(0) if rows is None else rows, [profile.layouts[slot].numel for slot in slots])
     if len(set(slots)) != len(slots):
         raise UnusableError(f"slots: expected each once, got {shown(header['slots'])}")
-    reply = reply_from_data(header, dict(zip(slots, pieces, strict=True)))
+    reply = messages.reply_from_data(header, dict(zip(slots, pieces, strict=True)))
     return replace(reply, failed=plain(reply.failed), declined=plain(reply.declined))
 
 
@@ -173,11 +167,6 @@ def decode_scores(header: Header, rows: Tensor | None, profile: Profile) -> dict
     if len(names) != len(scores) or len(names) > most:
         raise UnusableError(f"scores: expected at most {most} numbers with short names, got others")
     return {f"{profile.client}/{name}": scores[name] for name in names}
-
-
-def encode_profile(profile: Profile) -> RecordDict:
-    """Encode a profile as a message's content."""
-    return pack(profile_as_data(profile))
 
 
 def profile_as_data(profile: Profile) -> Header:

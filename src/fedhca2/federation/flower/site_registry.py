@@ -50,11 +50,6 @@ class Request(Generic[T]):
     why: str = "offline"  # why there is no answer yet
     answer: T | None = None
 
-    @property
-    def state(self) -> str:
-        """What it is waiting for."""
-        return self.why if self.transmission.holder is None else "no reply yet"
-
 
 @dataclass(frozen=True)
 class _Sent:
@@ -130,7 +125,8 @@ class SiteRegistry:
             for client, request in out.items():
                 self._send(client, request, lost_after)
             self.poll(wait, invite=invite)
-            wait.tell({client: request.state for client, request in out.items() if request.answer is None})
+            states = {c: each.why if each.transmission.holder is None else "no reply yet" for c, each in out.items()}
+            wait.tell({client: state for client, state in states.items() if out[client].answer is None})
         if forget:
             self._forget(ORDER)
         answers = {client: each.answer for client, each in requests.items() if each.answer is not None}
@@ -258,7 +254,7 @@ class SiteRegistry:
 
     def _ask(self, node: int, name: str, invite: bool) -> bool:
         """Ask a node to introduce itself, with the invitation of the client of this name, if it is one."""
-        header = self.invitation.only_for(name).header() if invite else {}
+        header = self.invitation.header_for(name) if invite else {}
         return self._push(pack(header), _Sent(node, QUESTION, partial(self._introduce, node, name)))
 
     def _introduce(self, node: int, name: str, answer: Answer) -> None:

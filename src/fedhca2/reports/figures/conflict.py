@@ -173,18 +173,16 @@ def map_figures(
     if enough and embedded is None:
         note += " For a t-SNE map, install fedhca2[tsne]."
     first = Figure(f"map-{id}", f"{title}: principal components", note, [], pca)
-    figures = [_draw_map(first, maps, points, colours, slider)]
+    figures = [_map(first, maps, points, colours, slider)]
     if embedded is not None:
         note = f"t-SNE of the vectors at equal length, round {slider.labels[-1]}. Close points are similar; "
         note += "distances between far points are not meaningful."
         second = Figure(f"tsne-{id}", f"{title}: t-SNE", note, [], axes("t-SNE 1", "t-SNE 2"))
-        figures.append(_draw_map(second, [embedded], points, colours, slider))
+        figures.append(_map(second, [embedded], points, colours, slider))
     return figures
 
 
-def _draw_map(
-    figure: Figure, maps: list[Array], points: list[Point], colours: Mapping[str, str], slider: Slider
-) -> Figure:
+def _map(figure: Figure, maps: list[Array], points: list[Point], colours: Mapping[str, str], slider: Slider) -> Figure:
     """Draw the last map, with a slider over all of them; one trace per label, and a legend of the symbols."""
     kinds = list(dict.fromkeys(point.symbol for point in points))
     symbols = {kind: SYMBOLS[i % len(SYMBOLS)] for i, kind in enumerate(kinds)}

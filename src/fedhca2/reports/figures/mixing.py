@@ -137,9 +137,8 @@ def _grouping(run: RunFiles, group: MemberEvents) -> list[Figure]:
     shown = group.thin_out(len(rows) ** 2)
     note, highest = "Row: receiving client. Column: source. Value: weight.", np.nanmax(shown.matrices(first_weights))
     about, states = (f"mixing{group.mark}", "Weights per round", note), shown.matrices(first_weights, pooled=True)
-    figures.append(
-        heat_map(*about, states, list(rows), sliders=[Slider.of_rounds(shown.rounds)], zmin=0, zmax=float(highest))
-    )
+    sliders = [Slider.of_rounds(shown.rounds)]
+    figures.append(heat_map(*about, states, list(rows), sliders=sliders, zmin=0, zmax=float(highest)))
     voted = replace(group, events=[event for event in group.events if event.get("votes") is not None])
     if voted.events and len(members) <= MAX_ROWS:
         mean = np.nan_to_num(mean_of(voted.matrices(lambda event: event["votes"])))

@@ -135,13 +135,11 @@ def _gains(comparison: Comparison, colours: Mapping[str, str]) -> list[Figure]:
     figures = [Figure("delta-m", "Δm", note, bars, layout, wide=True)]
     columns, local = [column for column in comparison.columns if not column.is_gain], next(iter(comparison.alone), None)
     if local is not None and len(methods) * len(columns) <= 60:
-        figures.append(_gains_by_column(comparison, columns, {method: colours[method] for method in methods}, local))
+        figures.append(_column_gains(comparison, columns, {method: colours[method] for method in methods}, local))
     return figures
 
 
-def _gains_by_column(
-    comparison: Comparison, columns: Sequence[Column], colours: Mapping[str, str], local: str
-) -> Figure:
+def _column_gains(comparison: Comparison, columns: Sequence[Column], colours: Mapping[str, str], local: str) -> Figure:
     names, traces = [f"{column.group}: {column.task}" for column in columns], []
     for method, colour in colours.items():
         gains = [comparison.gain(method, column, local) for column in columns]

@@ -6,28 +6,19 @@ from math import isfinite
 
 import numpy as np
 
+from fedhca2.methods import AGGREGATED
+from fedhca2.reports import tables
 from fedhca2.reports.figures import GREY, Figure, Trace, gain_axes, gain_bars
 from fedhca2.reports.figures.groups import group_clients, list_exclusions
 from fedhca2.reports.figures.mixing import exchange_sentence
 from fedhca2.reports.page import AnswerBlock, Block, Cell, Table, Tile
-from fedhca2.reports.tables import (
-    DELTA_M_MEANS,
-    MAX_CLIENT_ROWS,
-    UNKNOWN_GAIN,
-    across_text,
-    heading_of,
-    how_certain,
-    scores_by_kind,
-    text_of,
-)
-from fedhca2.reports.variants import PARTS
 from fedhca2.run_folder.folder import EVENTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores, TaskScore, task_scores
 from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, metric_title, score_text, size_text
 
 GAIN = "gain over local training (%)"
-MEANING = f"Δm: {DELTA_M_MEANS}."
+MEANING = f"Δm: {tables.DELTA_M_MEANS}."
 TRIVIAL_MEANS = "Trivial: the largest class, or the mean, of the training labels as the answer to every input."
 
 
@@ -37,13 +28,13 @@ def finite_gains(run: RunFiles) -> list[TaskScore]:
 
 
 def _name(run: RunFiles, one: TaskScore) -> str:
-    return run.short_name(f"{one.client}/{one.task}")
+    return one.client if len(run.tasks.get(one.client, ())) == 1 else f"{one.client}/{one.task}"
 
 
 def _score_texts(run: RunFiles, one: TaskScore) -> str:
     """A score and that of training alone."""
-    alone = text_of(one.alone) if one.alone else UNKNOWN
-    return f"{metric_title(one.ours.metric)} {alone} local, {text_of(one.ours)} {run.method}"
+    alone = tables.text_of(one.alone) if one.alone else UNKNOWN
+    return f"{metric_title(one.ours.metric)} {alone} local, {tables.text_of(one.ours)} {run.method}"
 
 
 def about_runs(runs: Sequence[RunFiles]) -> list[str]:
@@ -72,7 +63,15 @@ def run_answer(run: RunFiles) -> list[Block]:
     gains, answer = finite_gains(run), _answer(run)
     if not gains:
         return [answer]
-    return [answer, _bars(run, gains)] if len(gains) <= 40 else [answer, _boxes(run, gains), _ends(run, gains)]
+    if len(gains) <= 40:
+        return [answer, _bars(run, gains)]
+    ranked, colours = sorted(gains, key=lambda one: -one.gain), group_clients(run).client_colours
+    rows = [
+        [Cell(_name(run, one), colour=colours.get(one.client, "")), Cell(_score_texts(run, one)), gain_cell(one.gain)]
+        for one in [*ranked[:5], *ranked[-5:]]
+    ]
+    ends = Table("Five largest and smallest gains", ["client", "scores", "gain"], rows, wide=False)
+    return [answer, _boxes(run, gains), ends]
 
 
 def _answer(run: RunFiles) -> AnswerBlock:
@@ -85,13 +84,14 @@ def _answer(run: RunFiles) -> AnswerBlock:
         Tile(word, gain_text(one.gain), f"{_name(run, one)}: {_score_texts(run, one)}", mark_of(one.gain))
         for word, one in ((("Best", ranked[-1]), ("Worst", ranked[0])) if len(ranked) > 1 else ())
     ]
-    tiles, sentences = [*tiles, *cost_tiles(run)], [UNKNOWN_GAIN]
+    tiles, sentences = [*tiles, *cost_tiles(run)], [tables.UNKNOWN_GAIN]
     if not result.baseline:
         sentences = ["No local baseline, so Δm is unknown. Rerun with `--set baseline=true`."]
     elif result.delta_m is not None and isfinite(result.delta_m):
         number, mark = gain_text(result.delta_m), mark_of(result.delta_m)
-        candidates = [how_certain(result.clients, result.baseline, run.task_set), across_text(result, run.task_set)]
-        sentences = [*filter(None, candidates), *exchange_sentence(run)]
+        certain = tables.how_certain(result.clients, result.baseline, run.task_set)
+        candidates = [certain, tables.across_text(result, run.task_set), *exchange_sentence(run)]
+        sentences = [*filter(None, candidates)]
         if run.several_of_a_kind and (by_client := result.delta_m_by_client) is not None:
             tiles.append(Tile("Δm by client", gain_text(by_client), "mean over clients; Δm averages each group first"))
     sentences += unclear_scores({"": [run]})
@@ -160,15 +160,6 @@ def _boxes(run: RunFiles, gains: Sequence[TaskScore]) -> Figure:
     return Figure("gains", "Who gained", note, traces, gain_axes(GAIN, ends, 100 + 44 * len(traces)), wide=True)
 
 
-def _ends(run: RunFiles, gains: Sequence[TaskScore]) -> Table:
-    ranked, colours = sorted(gains, key=lambda one: -one.gain), group_clients(run).client_colours
-    rows = [
-        [Cell(_name(run, one), colour=colours.get(one.client, "")), Cell(_score_texts(run, one)), gain_cell(one.gain)]
-        for one in [*ranked[:5], *ranked[-5:]]
-    ]
-    return Table("Five largest and smallest gains", ["client", "scores", "gain"], rows, wide=False)
-
-
 def mark_of(gain: float) -> str:
     """The mark of a gain in percent, unless it rounds to zero.
 
@@ -192,7 +183,7 @@ def federation_table(run: RunFiles) -> Table:
         if not own:
             continue
         numbers = [[event["samples"] for event in own]]
-        for part in PARTS:
+        for part in AGGREGATED:
             slots = [event["parameters"].items() for event in own]
             numbers.append([sum(count for slot, count in one if slot.split(".")[0] == part) for one in slots])
         count = [Cell(f"{len(own):,}", value=len(own))] * groups.by_kind
@@ -200,10 +191,10 @@ def federation_table(run: RunFiles) -> Table:
         texts = [Cell(", ".join(dict.fromkeys(words))) for words in (data, tasks)]
         cells = [Cell(" to ".join(f"{end:,}" for end in sorted({min(v), max(v)})), value=max(v)) for v in numbers]
         rows.append([Cell(label, colour=colour), *count, *texts, *cells])
-    shared = [part for part in PARTS if run.config["method"].get(part)]
+    shared = [part for part in AGGREGATED if run.config["method"].get(part)]
     columns = [*(["group", "clients"] if groups.by_kind else ["client"]), "data", "tasks", "training samples"]
-    columns += [f"{part} parameters{', shared' * (part in shared)}" for part in PARTS]
-    private = [*(part for part in PARTS if part not in shared), "data"]
+    columns += [f"{part} parameters{', shared' * (part in shared)}" for part in AGGREGATED]
+    private = [*(part for part in AGGREGATED if part not in shared), "data"]
     note = f"Shared: {', '.join(shared) or 'nothing'}. Kept local: {', '.join(private)}."
     return Table("The federation", columns, rows, note)
 
@@ -214,18 +205,18 @@ def result_table(run: RunFiles) -> Table:
     colours, all_scores = group_clients(run).client_colours, list(task_scores(scores, baseline, run.task_set))
     has_floor, rows = any(isfinite(one.ours.trivial) for one in all_scores), []
     for one in all_scores:
-        row = [Cell(_name(run, one), colour=colours.get(one.client, "")), Cell(heading_of(one.ours))]
+        row = [Cell(_name(run, one), colour=colours.get(one.client, "")), Cell(tables.heading_of(one.ours))]
         row += [Cell(score_text(one.ours.unit, one.ours.trivial), value=one.ours.trivial)] * has_floor
         if baseline:  # without `alone`, a site was away during the evaluation
-            row.append(Cell(text_of(one.alone), value=one.alone.value) if one.alone else Cell(UNKNOWN))
-        text, mark = (text_of(one.ours), "") if one.ours.is_clear else (f"{text_of(one.ours)} †", "worse")
-        row.append(Cell(text, mark, one.ours.value))
+            row.append(Cell(tables.text_of(one.alone), value=one.alone.value) if one.alone else Cell(UNKNOWN))
+        text, unclear = tables.text_of(one.ours), not one.ours.is_clear
+        row.append(Cell(text + " †" * unclear, "worse" * unclear, one.ours.value))
         if baseline:
             row.append(gain_cell(one.gain))
         rows.append(row)
     floors = ["trivial"] * has_floor
     columns = ["client", "metric", *floors, *(["local", run.method, "gain"] if baseline else [run.method])]
-    title = f"All {len(rows):,} results" if len(rows) > MAX_CLIENT_ROWS else "Results"
+    title = f"All {len(rows):,} results" if len(rows) > tables.MAX_CLIENT_ROWS else "Results"
     notes = ["Scores are on test images."] * (run.result is not None and run.result.split == "test")
     notes += [TRIVIAL_MEANS] * has_floor
     notes += ["†: not clearly better than that."] * (has_floor and not all(one.ours.is_clear for one in all_scores))
@@ -235,15 +226,15 @@ def result_table(run: RunFiles) -> Table:
 def kinds_tables(run: RunFiles) -> list[Table]:
     """List percentiles of the scores of every group and task, and the worst and best client; empty for few clients."""
     scores, groups, rows = scores_of(run)[0], group_clients(run), []
-    if sum(map(len, scores.values())) <= MAX_CLIENT_ROWS:
+    if sum(map(len, scores.values())) <= tables.MAX_CLIENT_ROWS:
         return []
-    for one in scores_by_kind(scores, run.task_set, groups.labels):
+    for one in tables.scores_by_kind(scores, run.task_set, groups.labels):
         unit, ends = one.first.unit, (one.ranked[0], one.ranked[-1])
         worst, best = (Cell(f"{score_text(unit, score)} ({client})", value=score) for score, client in ends)
         quantiles = [Cell(score_text(unit, one.at(share)), value=one.at(share)) for share in (0.1, 0.5, 0.9)]
         name = Cell(one.kind, colour=groups.colours.get(one.kind, ""))
         count = Cell(f"{len(one.ranked):,}", value=len(one.ranked))
-        rows.append([name, Cell(one.task), Cell(heading_of(one.first)), count, worst, *quantiles, best])
+        rows.append([name, Cell(one.task), Cell(tables.heading_of(one.first)), count, worst, *quantiles, best])
     columns = ["group", "task", "metric", "clients", "worst", "10th", "median", "90th", "best"]
     return [Table("Scores by group", columns, rows, "Percentiles are ordered from worst to best.")]
 
@@ -284,7 +275,7 @@ def reasons_tables(run: RunFiles) -> list[Table]:
         "Excluded": (list_exclusions(run), "Each counts as absent in that round. Round N+1 is the final evaluation."),
         "Declined": (declined, "These clients took part but rejected the server's update, or kept their scores."),
     }
-    tables = []
+    found = []
     for title, (reasons, note) in notes.items():
         rounds: dict[tuple[str, str], list[int]] = {}
         for client, why, round in reasons:
@@ -292,8 +283,8 @@ def reasons_tables(run: RunFiles) -> list[Table]:
         rows = [[Cell(client), Cell(format_ranges(own)), Cell(why)] for (client, why), own in rounds.items()]
         if len(rows) > 100:
             note += f" The first 100 of {len(rows)} reasons are shown; {EVENTS} has all of them."
-        tables += [Table(title, ["client", "rounds", "reason"], rows[:100], note)] * bool(rows)
-    return tables
+        found += [Table(title, ["client", "rounds", "reason"], rows[:100], note)] * bool(rows)
+    return found
 
 
 def privacy_table(run: RunFiles) -> list[Table]:

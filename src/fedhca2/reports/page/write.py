@@ -53,6 +53,7 @@ def render(title: str, sections: Sequence[Section]) -> str:
 def single_sections(run: RunFiles) -> list[Section]:
     """Everything about one run, a section for each tab. A part that the method lacks gets none."""
     answer, scores = tables.run_answer(run), curves.metric_curves(run)
+    config = run.config_file.read_text("utf-8")
     results = replace(tables.result_table(run), wide=len(answer) == 1)  # the bars, if there are any
     missing = [ONE_EVALUATION] if not scores and run.of("metric") else []
     parts: Mapping[str, Sequence[Block]] = {
@@ -67,7 +68,7 @@ def single_sections(run: RunFiles) -> list[Section]:
         "Participation": [*groups.attendance_figures(run), *tables.reasons_tables(run)],
         "Privacy": tables.privacy_table(run),
         "Cost": [*curves.cost_figures(run), tables.facts_table([run])],
-        "Settings": [tables.federation_table(run), Text(CONFIG, run.config_text), tables.versions_table([run])],
+        "Settings": [tables.federation_table(run), Text(CONFIG, config), tables.versions_table([run])],
     }
     colours = groups.group_clients(run).colours
     return [Section(title, blocks, colours) for title, blocks in parts.items() if blocks]

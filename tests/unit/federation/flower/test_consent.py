@@ -64,12 +64,12 @@ TWO = {
 
 
 def test_no_path_of_the_coordinator_is_sent():
-    assert "/coordinator" not in str(invitation(experiment(**NYUD, **WEIGHTS)).header())
+    assert "/coordinator" not in str(invitation(experiment(**NYUD, **WEIGHTS)))
 
 
 def test_a_sites_own_invitation_is_accepted_like_the_whole_one():
     whole, own = invitation(experiment(**TWO, metrics={"depth": "rmse"})), site(data={"root": "/site/rooms"})
-    accepted = whole.only_for("home").accept(own)
+    accepted = Invitation.read(whole.header_for("home")).accept(own)
     assert accepted == whole.accept(own)
     assert accepted.data["rooms"].root == Path("/site/rooms")
 
@@ -80,7 +80,7 @@ def test_a_method_by_path_crosses_by_its_name_and_runs_from_the_sites_own_file(t
         folder.mkdir()
         (folder / "my_method.py").write_text("from fedhca2.methods import METHODS\nMINE = METHODS['fedper']\n", "utf-8")
     base = experiment(method=f"{folders[0]}/my_method.py:MINE")
-    assert invitation(base).only_for("home").experiment["method"]["name"] == "my_method.py:MINE"
+    assert invitation(base).header_for("home")["experiment"]["method"]["name"] == "my_method.py:MINE"
     with pytest.raises(UserError, match=r"\(methods in site\.yaml\)"):
         accept(base, site())
     accepted = accept(base, site(methods=[f"{folders[1]}/my_method.py:MINE"]))

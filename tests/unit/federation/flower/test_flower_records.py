@@ -5,16 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedhca2.federation.flower.records import (
-    OWN,
-    decode_order,
-    decode_profile,
-    decode_reply,
-    encode_orders,
-    encode_profile,
-    encode_reply,
-    header_of,
-)
+from fedhca2.federation.flower import records
 from fedhca2.federation.gate import UnusableError, attempt
 from fedhca2.messages import Addend, Delivery, Effect, Order, Profile, Reply
 from fedhca2.params import Layout, Slot
@@ -50,7 +41,7 @@ def reply():
 
 def test_an_order_arrives_as_it_was_sent():
     sent = orders()["home"]
-    found = decode_order(encode_orders({"home": sent}, "float32", {})["home"], LAYOUTS)
+    found = records.decode_order(records.encode_orders({"home": sent}, "float32", {})["home"], LAYOUTS)
     assert (found.round, found.finish, found.compare, found.evaluate, found.train) == (3, False, True, True, True)
     assert found.upload == sent.upload
     for slot, delivery in sent.deliveries.items():
@@ -61,16 +52,17 @@ def test_an_order_arrives_as_it_was_sent():
 
 
 def test_a_row_for_several_clients_is_one_array_and_a_reply_without_rows_has_none():
-    home, garden = (content["rows"] for content in encode_orders(orders(), "float32", {}).values())
-    [shared] = {*home} - {OWN}
+    home, garden = (content["rows"] for content in records.encode_orders(orders(), "float32", {}).values())
+    [shared] = {*home} - {records.OWN}
     assert home[shared] is garden[shared]
-    assert not encode_reply(Reply("home", 0), "float32").array_records
+    assert not records.encode_reply(Reply("home", 0), "float32").array_records
 
 
 def decoded(sent, **change):
     """Decode a reply with a changed header."""
-    header, rows = header_of(encode_reply(sent, "float32")) | change, torch.cat(list(sent.rows.values()))
-    return attempt(decode_reply, header, rows, PROFILE)
+    header = records.header_of(records.encode_reply(sent, "float32")) | change
+    rows = torch.cat(list(sent.rows.values()))
+    return attempt(records.decode_reply, header, rows, PROFILE)
 
 
 def test_a_reply_arrives_as_it_was_sent():
@@ -101,7 +93,8 @@ def test_a_reply_with_a_wrong_header_is_refused(change):
 
 def profile(expected=UNCOUNTED, most=None, **change):
     """Decode a profile with a changed header."""
-    return attempt(decode_profile, header_of(encode_profile(PROFILE)) | change, expected, most)
+    header = records.header_of(records.pack(records.profile_as_data(PROFILE))) | change
+    return attempt(records.decode_profile, header, expected, most)
 
 
 @pytest.mark.parametrize("samples", [0, -1, 10**11, 1.5, True, "7", None])

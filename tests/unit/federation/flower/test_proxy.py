@@ -170,7 +170,7 @@ def test_whatever_is_announced_a_superlink_can_release_all_of_it(announced):
         try:
             check_tree(tree)
             if sender == "order":
-                objects_.note_order(1, tree)
+                objects_.note(1, tree, is_answer=False)
             else:
                 objects_.claim(sender, tree)
         except Refusal:

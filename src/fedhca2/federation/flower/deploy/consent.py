@@ -20,7 +20,6 @@ from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.gate import shown
 from fedhca2.imports import file_name, is_import_path
 from fedhca2.messages import Order, Profile
-from fedhca2.methods import AGGREGATED, Method
 from fedhca2.models import ModelConfig, fingerprint
 from fedhca2.models.config import with_classes
 from fedhca2.params import STATISTICS, layouts
@@ -60,9 +59,8 @@ class Invitation:
             if data["kind"] in TOLD_KINDS:
                 values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
             else:
-                values["data"][name] = {"kind": OWN} | {
-                    key: value for key, value in data.items() if key in ("size", "test")
-                }
+                kept = {key: value for key, value in data.items() if key in ("size", "test")}
+                values["data"][name] = {"kind": OWN, **kept}
             if isinstance(data.get("test"), str):
                 values["data"][name]["test"] = OWN
         for name, task in values["tasks"].items():
@@ -74,9 +72,9 @@ class Invitation:
         values["method"]["name"] = file_name(values["method"]["name"])
         return cls(run, values)
 
-    def only_for(self, client: str) -> "Invitation":
-        """What this client's site needs of it: nothing of other clients, their data sets and tasks."""
-        return Invitation(self.run, self._part(self._specs[client]))
+    def header_for(self, client: str) -> dict[str, Any]:
+        """What this client's site needs of it, as JSON data: nothing of other clients, their data sets and tasks."""
+        return {"run": self.run, "experiment": self._part(self._specs[client])}
 
     def _part(self, spec: ClientSpec) -> dict[str, Any]:
         needed = ["name", "seed", "rounds", "method", "training", "skip_broken", "privacy", "guard"]
@@ -99,10 +97,6 @@ class Invitation:
         if not re.fullmatch(r"[A-Za-z0-9]{1,64}", run):  # it becomes the name of a folder
             raise UserError("run", f"expected at most 64 letters and digits, got {run!r}")
         return cls(run, dict(header["experiment"]))
-
-    def header(self) -> dict[str, Any]:
-        """Convert to JSON data."""
-        return {"run": self.run, "experiment": dict(self.experiment)}
 
     def accept(self, site: SiteConfig) -> Experiment:
         """The site's part of the experiment: the client that it is, with its own data and files.
@@ -196,7 +190,7 @@ def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
     if (order.finish, order.train) != (last, not last) or not order.upload.items() <= most.items():
         got = f"finish: {order.finish}, train: {order.train}, upload: {shown(order.upload)}"
         raise RefusalError(agreed, f"expected finish: {last}, train: {not last}, upload: {most}, got {got}")
-    shared = _aggregated(method)
+    shared = [*method.all_aggregators]
     norms = [norms for part, norms in STATISTICS.items() if part in shared and method.batch_norm == "average"]
     if unexpected := ordered["deliveries"] - {*shared, *norms}:
         raise RefusalError(agreed, f"expected no deliveries of {', '.join(sorted(unexpected))}, got some")
@@ -239,7 +233,8 @@ def _check_terms(experiment: Experiment, site: SiteConfig) -> None:
     Also an experiment, as the site agreed to it, that takes more time or memory than the site gives.
     """
     method, secure = experiment.resolved_method, experiment.secure_aggregation
-    _raise_all(_unlisted("method", part, "share", site.share) for part in _aggregated(method) if part not in site.share)
+    withheld = [part for part in method.all_aggregators if part not in site.share]
+    _raise_all(_unlisted("method", part, "share", site.share) for part in withheld)
     if site.sums_only and method.all_aggregators and (secure is None or secure.sketch > site.sketch):
         expected = f"a sketch of at most {site.sketch} (sums_only in site.yaml)"
         got = f"a sketch of {secure.sketch}" if secure else "none"
@@ -260,11 +255,6 @@ def _check_terms(experiment: Experiment, site: SiteConfig) -> None:
     ]
     limits = site.limits
     _raise_all(_too_much(where, n, key, site) for key, where, n in amounts if n and n > getattr(limits, key))
-
-
-def _aggregated(method: Method) -> list[str]:
-    """The parts that a method aggregates in any round."""
-    return [part for part in AGGREGATED if getattr(method, part)]
 
 
 def _own_path(path: object, own: Iterable[str]) -> str:

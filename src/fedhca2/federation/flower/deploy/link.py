@@ -33,7 +33,7 @@ from fedhca2.errors import UserError
 from fedhca2.experiment.clients import name_fault
 from fedhca2.federation.flower.deploy.processes import listen, start, stop
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, SuperLink, host_and_port
-from fedhca2.whole_files import ORDINARY, private_folder, write_whole
+from fedhca2.whole_files import ORDINARY, private_folder, require_empty, write_whole
 
 CA_NAME = "fedhca2 test CA"
 OPERATOR_FILES = ("ca.crt", "secret")
@@ -48,8 +48,7 @@ def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), day
 
     :param days: how long the certificates are valid.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder}: expected a new or empty folder, got files in it")
+    require_empty(folder)
     if faults := list(filter(None, map(name_fault, sites))):
         raise UserError("--sites", faults[0])
     private_folder(folder)

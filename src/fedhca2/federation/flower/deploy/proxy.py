@@ -130,7 +130,7 @@ class Proxy:
                 if trees:
                     quota.renew()
                 for tree in trees:
-                    self._objects.note_order(site.node_id, tree)
+                    self._objects.note(site.node_id, tree, is_answer=False)
             await _pass_back(response, send)
         finally:
             self._busy[site.node_id] -= 1

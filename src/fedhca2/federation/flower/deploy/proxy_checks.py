@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 
-from flwr.common.constant import (
-    FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
-    SUPERLINK_NODE_ID,
-    SYSTEM_TIME_TOLERANCE,
-    TIMESTAMP_HEADER,
-    TIMESTAMP_TOLERANCE,
-)
+from flwr.common import constant
 from flwr.proto import fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, run_pb2
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import NodeInfo
@@ -68,7 +62,7 @@ ROUTES = {
     "/v1/fleet/get-run": Route(run_pb2.GetRunRequest),
     "/v1/fleet/get-fab": Route(fab_pb2.GetFabRequest),
     # An object is a chunk of an array, or smaller.
-    "/v1/fleet/push-object": Route(message_pb2.PushObjectRequest, FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 2**16),
+    "/v1/fleet/push-object": Route(message_pb2.PushObjectRequest, constant.FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 2**16),
     "/v1/fleet/pull-object": Route(message_pb2.PullObjectRequest),
     "/v1/fleet/confirm-message-received": Route(message_pb2.ConfirmMessageReceivedRequest),
 }
@@ -101,13 +95,11 @@ def forwarded(headers: Headers) -> Headers:
 def is_signed(headers: Headers, key: bytes) -> bool:
     """Whether the holder of this key recently made the request. Flower signs the time; TLS prevents its replay."""
     try:
-        time = headers.get(TIMESTAMP_HEADER, "")
+        time = headers.get(constant.TIMESTAMP_HEADER, "")
         age = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
         signature = b64decode(headers.get(internals.FLEET_HTTP_SIGNATURE_HEADER, ""), validate=True)
-        recent = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
-        return recent and internals.verify_signature(
-            internals.bytes_to_public_key(key), time.encode("ascii"), signature
-        )
+        recent = -constant.SYSTEM_TIME_TOLERANCE < age < constant.TIMESTAMP_TOLERANCE + constant.SYSTEM_TIME_TOLERANCE
+        return recent and internals.verify_signature(internals.bytes_to_public_key(key), time.encode(), signature)
     except (ValueError, TypeError):
         return False
 
@@ -139,7 +131,7 @@ def _check_reply(request: fleet_pb2.PushMessagesRequest, node: int) -> None:
         raise Refusal(403, f"sender: expected {node}, got {about.src_node_id}")
     if not _is_hash(about.reply_to_message_id):
         raise Refusal(403, "a message of a site: expected a reply, got one to no message")
-    if about.dst_node_id != SUPERLINK_NODE_ID:
+    if about.dst_node_id != constant.SUPERLINK_NODE_ID:
         raise Refusal(403, f"receiver: expected the server, got {about.dst_node_id}")
     if about.message_id != tree.object_id:
         raise Refusal(403, "a tree: expected its message's, got another's")
@@ -214,10 +206,6 @@ class KnownObjects:
         self._trees = defaultdict[tuple[int, bool], dict[str, ObjectTree]](dict)
         self._holders = Counter[str]()  # the number of trees that an object is in
 
-    def note_order(self, node: int, tree: ObjectTree) -> None:
-        """Remember a tree that a node has received."""
-        self._add((node, False), tree)
-
     def claim(self, node: int, tree: ObjectTree) -> bool:
         """Remember the tree of a node's answer; False if it already is.
 
@@ -227,7 +215,7 @@ class KnownObjects:
             return False
         if any(self._holders[name] for name in names_in(tree)):
             raise Refusal(403, "an answer: expected new objects, got one that was sent before")
-        self._add((node, True), tree)
+        self.note(node, tree, is_answer=True)
         return True
 
     def release(self, node: int, tree: ObjectTree) -> None:
@@ -235,8 +223,9 @@ class KnownObjects:
         if self._trees[node, True].pop(tree.object_id, None):
             self._remove(tree)
 
-    def _add(self, sender: tuple[int, bool], tree: ObjectTree) -> None:
-        trees = self._trees[sender]
+    def note(self, node: int, tree: ObjectTree, *, is_answer: bool) -> None:
+        """Remember a tree that a node has received, or that of its answer."""
+        trees = self._trees[node, is_answer]
         if tree.object_id not in trees:
             trees[tree.object_id] = tree
             self._holders.update(names_in(tree))

@@ -29,14 +29,8 @@ from torch import Tensor
 from fedhca2.clients.state_file import RoundIsOverError
 from fedhca2.config import Config
 from fedhca2.experiment import SecureAggregation
+from fedhca2.federation.flower import internals
 from fedhca2.federation.flower.deploy.site_config import SiteSums
-from fedhca2.federation.flower.internals import (
-    bytes_to_private_key,
-    bytes_to_public_key,
-    generate_key_pairs,
-    private_key_to_bytes,
-    public_key_to_bytes,
-)
 from fedhca2.params import Slot
 from fedhca2.whole_files import write_whole
 
@@ -80,9 +74,8 @@ class Steps:
         """Round to the nearest steps; raises LargeValueError if a value is too large."""
         largest = float(np.abs(values).max(initial=0.0))
         if not largest <= self.clip:  # also if it is NaN
-            raise LargeValueError(
-                f"rows: expected values of at most {self.clip:g} (secure_aggregation.clip), got {largest:g}"
-            )
+            expected = f"values of at most {self.clip:g} (secure_aggregation.clip)"
+            raise LargeValueError(f"rows: expected {expected}, got {largest:g}")
         return np.rint((values.astype(np.float64) + self.clip) / self.size).astype(np.uint32)
 
     def sum_of(self, total: Whole, members: int) -> NDArray[np.float64]:
@@ -133,15 +126,15 @@ class Secrets(Config):
 
 def new_keys(secrets: Secrets, round: int) -> tuple[Secrets, list[str]]:
     """Replace all keys and return the public ones: a key masks only once."""
-    (agreeing, agreed), (reading, read) = generate_key_pairs(), generate_key_pairs()
+    (agreeing, agreed), (reading, read) = internals.generate_key_pairs(), internals.generate_key_pairs()
     fresh = Secrets(
         round=round,
-        agreeing=private_key_to_bytes(agreeing).decode(),
-        reading=private_key_to_bytes(reading).decode(),
+        agreeing=internals.private_key_to_bytes(agreeing).decode(),
+        reading=internals.private_key_to_bytes(reading).decode(),
         seed=token_bytes(KEY_BYTES).hex(),
         told=secrets.told,
     )
-    return fresh, [public_key_to_bytes(key).decode() for key in (agreed, read)]
+    return fresh, [internals.public_key_to_bytes(key).decode() for key in (agreed, read)]
 
 
 @dataclass
@@ -309,9 +302,10 @@ def commitment(secret: bytes) -> str:
 
 def agree(private: str, public: str) -> bytes:
     """Agree on the secret of two clients."""
-    return generate_shared_key(bytes_to_private_key(private.encode()), bytes_to_public_key(public.encode()))
+    own, other = internals.bytes_to_private_key(private.encode()), internals.bytes_to_public_key(public.encode())
+    return generate_shared_key(own, other)
 
 
 def public_of(private: str) -> str:
     """The public key that belongs to a private one."""
-    return public_key_to_bytes(bytes_to_private_key(private.encode()).public_key()).decode()
+    return internals.public_key_to_bytes(internals.bytes_to_private_key(private.encode()).public_key()).decode()

@@ -170,7 +170,7 @@ class SuperLink:
             insecure=False,
             root_certificates=(self.keys / "ca.crt").read_bytes(),
             interceptors=[
-                internals.RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
+                internals.interceptors.RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
                 OperatorInterceptor(self.keys / "secret"),
             ],
         )
@@ -240,9 +240,9 @@ def runtime_client(address: str, ca: Path | None, secret: Path, token: str = "")
     :param token: the token of an acquired task; without one, the client may acquire tasks.
     """
     auth = (
-        internals.RuntimeTokenHttpInterceptor(token)
+        internals.interceptors.RuntimeTokenHttpInterceptor(token)
         if token
-        else internals.SuperExecAuthHttpInterceptor(
+        else internals.interceptors.SuperExecAuthHttpInterceptor(
             master_secret=secret.read_bytes(), protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
         )
     )
@@ -251,7 +251,7 @@ def runtime_client(address: str, ca: Path | None, secret: Path, token: str = "")
         insecure=ca is None,
         root_certificates=ca.read_bytes() if ca else None,
         interceptors=[
-            internals.RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            internals.interceptors.RuntimeVersionHttpInterceptor(component_name="SuperExec"),
             auth,
             OperatorInterceptor(secret),
         ],

@@ -29,6 +29,7 @@ from fedhca2.clients.state_file import RoundIsOverError
 from fedhca2.cores import one_per_core
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
+from fedhca2.federation.flower import records
 from fedhca2.federation.flower.deploy.consent import Invitation, RefusalError
 from fedhca2.federation.flower.deploy.link import check_keys
 from fedhca2.federation.flower.deploy.processes import listen, start, stop
@@ -38,16 +39,6 @@ from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.flower.deploy.superlink import heartbeats, host_and_port, runtime_client
 from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.internals import TaskType, pull_task_input, push_message, push_task_output
-from fedhca2.federation.flower.records import (
-    CANNOT,
-    STAGE,
-    Wire,
-    decode_order,
-    encode_profile,
-    encode_reply,
-    header_of,
-    pack,
-)
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.gate import UnusableError, plain
 from fedhca2.federation.run import run_or_resume
@@ -125,15 +116,13 @@ def _serve(site: Site, lock: threading.Lock, node: "subprocess.Popen[bytes]", ad
             if acquired.HasField("task") and acquired.token:
                 # In a thread: a message whose run was stopped half-way never completes, and would block.
                 task = (site, address, secret, acquired.token, lock, refused)
-                threading.Thread(target=_carry_out, args=task, daemon=True).start()
+                threading.Thread(target=_handle, args=task, daemon=True).start()
                 last = time.monotonic()
             else:  # the SuperNode itself checks for messages every 3 s; checks are most of what a waiting site costs
                 time.sleep(0.5 if time.monotonic() - last < 10 else 3)
 
 
-def _carry_out(
-    site: Site, address: str, secret: Path, token: str, lock: threading.Lock, refused: threading.Event
-) -> None:
+def _handle(site: Site, address: str, secret: Path, token: str, lock: threading.Lock, refused: threading.Event) -> None:
     """Handle one message and its reply; only one is worked on at a time.
 
     If the SuperNode refuses the reply, as it does once it believes that the task has died, `refused` is set: it might
@@ -184,10 +173,10 @@ def restrict_connections(ports: set[int]) -> None:
 def answer(find_site: Callable[[], Site], message: Message) -> Message:
     """Answer any message of the server. A site that cannot do what it is asked says so, and its log says why."""
     try:
-        site, header = find_site(), header_of(message.content)
+        site, header = find_site(), records.header_of(message.content)
         if "refused" in header:
             log.error("the server refuses this site: %s", plain(str(header["refused"])))
-            return Message(pack({}), reply_to=message)
+            return Message(records.pack({}), reply_to=message)
         with one_per_core(site.config.turns) if site.config.turns else nullcontext():
             return _answer(site, message, header)
     except Exception as error:  # whatever happens, the site continues, and the server learns of it
@@ -196,26 +185,26 @@ def answer(find_site: Callable[[], Site], message: Message) -> Message:
         log.error("cannot take part: %s", why, exc_info=None if expected else error)
         keys = f" ({', '.join(error.keys)} in site.yaml)" if isinstance(error, RefusalError) and error.keys else ""
         told = next(sentence for kind, sentence in SENTENCES.items() if isinstance(error, kind))
-        return Message(pack({CANNOT: f"{told}{keys}; its log says more"}), reply_to=message)
+        return Message(records.pack({records.CANNOT: f"{told}{keys}; its log says more"}), reply_to=message)
 
 
 def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
     if "experiment" not in header:  # a server that knows nobody's key asks first who this is
-        return Message(pack({"client": site.config.client}), reply_to=message)
+        return Message(records.pack({"client": site.config.client}), reply_to=message)
     invitation = Invitation.read(header)
     profile = site.describe(invitation)
-    if STAGE in header:
-        content = site.aggregate(invitation, str(header[STAGE]), header["round"], header["request"])
+    if records.STAGE in header:
+        content = site.aggregate(invitation, str(header[records.STAGE]), header["round"], header["request"])
         return Message(content, reply_to=message)
     if "order" not in header:
-        return Message(encode_profile(profile), reply_to=message)
+        return Message(records.pack(records.profile_as_data(profile)), reply_to=message)
     wire = header["wire"]
-    if wire not in get_args(Wire):
-        raise UserError("wire", f"expected one of {', '.join(get_args(Wire))}, got {wire!r}")
-    order = decode_order(message.content, profile.layouts)
+    if wire not in get_args(records.Wire):
+        raise UserError("wire", f"expected one of {', '.join(get_args(records.Wire))}, got {wire!r}")
+    order = records.decode_order(message.content, profile.layouts)
     log.info("round %d of %s as %s", order.round + 1, plain(str(invitation.experiment["name"])), profile.client)
     reply = site.seen(invitation, order)
-    return Message(encode_reply(reply, wire, keys=site.keys(invitation, order)), reply_to=message)
+    return Message(records.encode_reply(reply, wire, keys=site.keys(invitation, order)), reply_to=message)
 
 
 def make_app(site: Site | None = None, files: Sequence[Path] = ()) -> ClientApp:
