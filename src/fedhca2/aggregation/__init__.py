@@ -12,6 +12,6 @@ from fedhca2.aggregation.aggregator import (
     renew_rows,
     try_aggregator,
 )
-from fedhca2.aggregation.fedhca2 import Weights
+from fedhca2.aggregation.fedhca2 import Weights, conflict_averse, conflict_averse_weights, cross_attention
 from fedhca2.aggregation.means import Mean
 from fedhca2.aggregation.rows import MappedRow, Measure, Member, Rows

@@ -50,6 +50,16 @@ def conflict_averse_mixing(gram: Tensor, c: float, rescale: bool = True) -> Tens
     return (mean + added * w) / (1 + c**2 if rescale else 1)
 
 
+def conflict_averse(updates: Tensor, c: float, rescale: bool = True) -> Tensor:
+    """The update that is added to every encoder, [D], from all clients' updates, [N, D]: FedHCA² Eq. (6) to (9).
+
+    >>> conflict_averse(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), c=0.5)
+    tensor([0.6000, 0.6000])
+    """
+    rows = updates.double()
+    return (conflict_averse_mixing((rows @ rows.T).cpu(), c, rescale).to(rows) @ rows).to(updates.dtype)
+
+
 class ConflictAverse(CommonUpdate):
     """FedHCA² for encoders: θ + Δ + α·Ũ, with the same Ũ for all and an α that each client learns."""
 
@@ -81,6 +91,20 @@ def attention(gram: Tensor, numel: int, scale: Scale = "paper", temperature: flo
     """
     logits = gram.double() / numel**0.5 if scale == "paper" else cosines(gram)
     return torch.softmax(logits / temperature, dim=1)
+
+
+def cross_attention(updates: Tensor, scale: Scale = "paper", temperature: float = 1.0) -> Tensor:
+    r"""What is added to each of K decoders for one tensor, [K, D] from [K, D]: FedHCA² Eq. (13).
+
+    $$\tilde A_i = \sum_j A_{ij} \Delta_j$$
+
+    >>> cross_attention(torch.tensor([[2.0], [2.0]]))
+    tensor([[2.],
+            [2.]])
+    """
+    rows = updates.double()
+    weights = attention(rows @ rows.T, rows.shape[1], scale, temperature)
+    return (weights @ rows).to(updates.dtype)
 
 
 class CrossAttention(Aggregator):
