@@ -64,7 +64,8 @@ def link_whole(path: Path, target: Path) -> None:
 def require_empty(folder: Path) -> None:
     """Raise FileExistsError unless a folder is new or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder}: expected a new or empty folder, got one with files in it")
+        got = "one with files in it" if folder.is_dir() else "a file"
+        raise FileExistsError(f"{folder}: expected a new or empty folder, got {got}")
 
 
 def private_folder(path: Path) -> Path:
