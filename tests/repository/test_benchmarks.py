@@ -1,7 +1,7 @@
 """Benchmarks share one interface, report their bounds, and write JSON."""
 
+import doctest
 import json
-from doctest import testmod
 from importlib import import_module
 from itertools import islice
 from math import isfinite
@@ -22,7 +22,7 @@ def load(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in BENCHMARKS.glob("*.py")))
 def test_every_module_finds_what_it_imports_and_its_examples_hold(load, name):
-    assert testmod(load(name)).failed == 0
+    assert doctest.testmod(load(name)).failed == 0
 
 
 def test_the_table_has_every_part(load):

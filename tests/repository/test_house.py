@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import printed
 from fedhca2.clients import training
 from small_run import SETTINGS
 
@@ -119,8 +118,7 @@ def test_the_walk_names_every_function_from_the_command_to_a_step(tmp_path, monk
     monkeypatch.setattr(training, "take_step", note("client", training.take_step))
     clients = [{"name": "home", "data": "indoor", "tasks": ["depth"]}]
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SETTINGS, "clients": clients, "rounds": 1}))
-    done = CliRunner().invoke(app, ["run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
+    printed("run", tmp_path / "small.yaml", "--out", tmp_path / "run")
     fleet, own = stacks["fleet"], stacks["client"]
     way = [name for name in (*fleet[fleet.index("run") :], *own, "take_step") if name != "<genexpr>"]
     sentence = re.search(r"Nine functions lead (?:.|\n)*?\n\n", WALK).group()

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import printed as run
 from fedhca2.experiment import Experiment
 from made_run import made_run
 from tiny_encoder import TINY
@@ -35,12 +34,6 @@ def shrink(path, **changes):
     values = yaml.safe_load(path.read_text("utf-8"))
     path.write_text(yaml.safe_dump({**values, **SMALL, **changes}), "utf-8")
     return path
-
-
-def run(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 @pytest.fixture
