@@ -32,12 +32,6 @@ def test_every_figure_of_every_tab_is_drawn(open_page, name):
     assert page.locator("[data-figure]").count() == page.locator("[data-drawn]").count() > 5
 
 
-def test_a_tab_shows_its_section_alone(open_page):
-    page = open_page("single")
-    show(page, "Cost")
-    assert page.locator("section:visible").evaluate_all("all => all.map((one) => one.id)") == ["cost"]
-
-
 def test_a_phone_never_scrolls_sideways(open_page):
     page = open_page("single", width=390)
     for tab in every_tab(page):
@@ -245,7 +239,7 @@ def test_names_of_colours_stay_in_sight_below_the_tabs(open_page):
 
 def test_an_address_opens_its_tab_at_the_top_and_the_back_button_the_last_one(open_page, pages):
     page = open_page("single")
-    shown = page.locator("section.shown")
+    shown = page.locator("section:visible")  # one alone
     page.goto("about:blank")
     page.goto(pages["single"].as_uri() + "#update-similarity")
     wait_until_drawn(page)

@@ -69,11 +69,6 @@ def test_what_is_added_may_be_rescaled_and_is_the_mean_if_the_radius_is_zero(dat
     assert_close(mixed(ConflictAverse(c=0), data) - own, own.mean(dim=0).expand(4, -1), rtol=1e-5, atol=1e-6)
 
 
-def test_with_groups_the_group_s_mean_replaces_the_own_update(data):
-    added = mixed(ConflictAverse(), data)[2] - data[2]
-    assert_close(mixed(ConflictAverse(groups=True), data)[2], (data[0] + data[2]) / 2 + added, rtol=1e-5, atol=1e-5)
-
-
 def test_attention_per_layer_takes_weight_and_bias_together(data):
     layer = torch.stack(data)[:, :207]
     added = mixed(CrossAttention(per="layer"), data)[:, :207] - layer

@@ -186,14 +186,8 @@ BAD = {  # what is wrong with a sample, and the message
 
 @pytest.mark.parametrize(("change", "message"), BAD.items())
 def test_a_bad_sample_is_named_before_training(tmp_path, change, message):
-    message = fault(experiment_in(folder_with(tmp_path, f"{change}; return sample"), tasks=["semseg", "depth"]))
-    assert message.startswith("data.mine: train[")
-    assert message in message
-
-
-def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
-    message = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
-    assert all(word in message for word in ("data.mine: val[0]: 'image'", "32×16", "32×24", "`resize: fit`"))
+    said = fault(experiment_in(folder_with(tmp_path, f"{change}; return sample")))
+    assert (said.startswith("data.mine: train["), message in said) == (True, True), said
 
 
 @pytest.mark.parametrize(
@@ -215,8 +209,8 @@ def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
 def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
     settings = {"size": [32, 32]} if kind in ("my_data.py:nothing", "my_data.py:broken") else {}
     path = experiment_in(folder_with(tmp_path), kind=kind, tasks=["semseg"], **settings)
-    message = fault(path)
-    assert (message in message, "Did you mean" in message) == (True, kind in ("my_data.py:Shelvs", "nyuud"))
+    said = fault(path)
+    assert (message in said, "Did you mean" in said) == (True, kind in ("my_data.py:Shelvs", "nyuud")), said
     assert run("data", "check", path).exit_code in (1, 2)  # a check passes nothing that a run refuses
 
 

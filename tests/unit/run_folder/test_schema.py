@@ -18,7 +18,7 @@ from fedhca2.run_folder.result import headline
 from fedhca2.run_folder.schema import facts_of, task_from
 from fedhca2.runs import Run
 from fedhca2.tasks import TASKS
-from made_run import crowded_run, made_run, with_twin
+from made_run import made_run
 
 EVENTS = [
     ("metric", "round", -1),
@@ -200,11 +200,6 @@ def test_a_broken_line_or_result_is_an_error(tmp_path):
         _ = RunFiles.open(tmp_path).result
 
 
-def test_clients_of_a_kind_have_the_same_data_and_tasks(tmp_path):
-    kinds = with_twin(made_run(tmp_path), delta_m=None).kinds
-    assert (kinds["road"] == kinds["road-2"], len(set(kinds.values()))) == (True, 3)
-
-
 def test_without_events_the_config_names_the_clients_data(tmp_path):
     run, home = made_run(tmp_path), {"name": "home", "data": "indoor", "tasks": ["depth"]}
     run.events_file.unlink()
@@ -231,11 +226,6 @@ def test_a_result_of_another_version_is_read(tmp_path):
     (tmp_path / "result.json").write_text(json.dumps(recorded | {"news": 1}))
     result = Run.open(tmp_path).result
     assert (result.name, result.rounds, result.bytes, result.delta_m) == ("made", 3, {"up": 0, "down": 0}, None)
-
-
-def test_matrices_within_events_of_older_runs_are_read(tmp_path):
-    events = crowded_run(tmp_path, count=40, rounds=1).of("aggregation")
-    assert np.array(events[0]["products"]).shape == (40, 40)
 
 
 METRICS = {"rmse": False, "share": True}
