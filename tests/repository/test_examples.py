@@ -1,3 +1,5 @@
+"""The files in examples/ do what they say, by themselves and in runs."""
+
 import runpy
 from pathlib import Path
 
@@ -7,6 +9,8 @@ from safetensors.torch import load_file
 
 from command import printed, refused
 from fedhca2.experiment import Experiment
+from small import BRIEF
+from warm import output_of
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
@@ -77,3 +81,9 @@ def test_an_example_is_short_and_does_what_it_says(file, capsys):
 def test_a_run_with_the_other_examples_continues(name, config, tmp_path):
     printed("run", config, "--out", tmp_path / "run", "--set", f"method=examples/{name}", "--set", "rounds=2")
     printed("resume", tmp_path / "run", "--set", "rounds=3")
+
+
+@pytest.mark.slow
+def test_the_quickstart_says_what_each_client_gained(tmp_path):
+    assert "outdoor-semseg" in output_of(ROOT / "examples" / "quickstart.py", *BRIEF, cwd=tmp_path)
+    assert list(tmp_path.glob("runs/demo-*/report.html"))
