@@ -1,4 +1,4 @@
-"""The files on the pages about own data, tasks and trackers, about Python, and of the tutorial, run as they stand there."""
+"""The files on the pages about own data, tasks and trackers, about Python, and of the tutorial, run as they are."""
 
 import re
 import runpy

@@ -85,20 +85,13 @@ def test_inputs_are_all_columns_that_nothing_else_names(tmp_path):
         data.encode({"hight": 3})
 
 
-def test_labels_may_be_missing_in_any_row(tmp_path):
-    data = opened(table_in(tmp_path))
+def test_labels_may_be_missing_in_any_row_and_a_batch_holds_the_same_as_its_samples(tmp_path):
+    data, indices = opened(table_in(tmp_path)), [3, 0, 7]
     for_training = [i for i in range(ROWS) if i % 5 != 4]
     assert np.isnan(samples(data, "days")[:, 0]).tolist() == [i % 3 == 0 for i in for_training]
     assert np.isnan(samples(data, "back")[:, 0]).tolist() == [i % 5 == 0 for i in for_training]
-
-
-def test_a_batch_holds_the_same_as_its_samples(tmp_path):
-    data, indices = opened(table_in(tmp_path)), [3, 0, 7]
-    batches = [data.batch(indices, ["days"]) for _ in range(2)]
-    for batch in batches:
-        for name in ("image", "days"):
-            expected = [data.load(index, ["days"])[name].numpy() for index in indices]
-            np.testing.assert_array_equal(batch[name].numpy(), expected)
+    for name, tensor in [pair for _ in range(2) for pair in data.batch(indices, ["days"]).items()]:
+        np.testing.assert_array_equal(tensor.numpy(), [data.load(index, ["days"])[name].numpy() for index in indices])
 
 
 def test_rows_may_have_names_and_check_reads_them(tmp_path):

@@ -55,14 +55,11 @@ def test_without_diagnostics_nothing_is_shown_and_an_empty_result_is_explained(t
     assert "was not measured" in sentences(run)[0]
 
 
-def test_the_heat_map_has_givers_in_rows_and_a_slider_over_rounds(run):
+def test_the_heat_map_has_givers_in_rows_and_a_slider_and_an_arrow_leads_from_each_best_giver(run):
     heat_map = figure(run, "transfer")
     (trace,) = heat_map.data
     assert trace["z"][trace["y"].index("home")][trace["x"].index("road")] == pytest.approx(2.0)
     assert heat_map.sliders[0].labels == ["1", "2", "mean"]
-
-
-def test_each_client_gets_one_arrow_from_its_best_giver(run):
     graph = figure(run, "giving")
     givers, receivers = (dict(zip(t["text"], t["y"], strict=True)) for t in graph.data)
     arrows = {(a["ay"], a["y"]) for a in graph.layout["annotations"]}
