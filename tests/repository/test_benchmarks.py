@@ -66,7 +66,7 @@ def made_run(folder, *rounds, results):
     ("second", "results", "away", "missed"),
     [
         (("ab", "ab", "c"), "ab", 0, set()),
-        (("ab", "a", "bc"), "ab", 0, {"replies in an aggregation"}),
+        (("ab", "a", "bc"), "ab", 1, {"replies in an aggregation"}),
         (("ab", "ab", ""), "ab", 0, {"clients aggregated or named as missing"}),
         (("ab", "ab", "c"), "a", 0, {"survivors with a result"}),
         (("a", "a", "bc"), "ab", 1, set()),

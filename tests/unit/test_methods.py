@@ -28,13 +28,6 @@ NUMBER = 3
 """
 
 
-@pytest.fixture
-def outside(tmp_path):
-    path = tmp_path / "ours.py"
-    path.write_text(OUTSIDE)
-    return path
-
-
 @pytest.mark.parametrize("line", re.findall(r"^method: (\{[^#\n]+\})", PAGE, re.MULTILINE))
 def test_what_the_page_of_methods_writes_is_a_method(line):
     settings = yaml.safe_load(line)
@@ -100,7 +93,8 @@ def test_a_mistake_is_named_in_one_line(name, settings, message):
     assert "\n" not in str(error.value)
 
 
-def test_a_method_comes_from_a_file_or_a_module(outside, monkeypatch):
+def test_a_method_comes_from_a_file_or_a_module(tmp_path, monkeypatch):
+    (outside := tmp_path / "ours.py").write_text(OUTSIDE)
     assert resolve(f"{outside}:OURS", {"by": "clients"}) == Method(encoder=Mean())
     monkeypatch.syspath_prepend(outside.parent)
     assert resolve("ours:OURS") == Method(encoder=Mean(by="samples"))

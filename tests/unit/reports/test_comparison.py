@@ -37,19 +37,14 @@ def test_csv_gives_every_digit_back(tmp_path):
 
 
 ENCODER = {"c": 0.4, "alpha": 0.1, "beta": 0.1, "rate": 0.1}
+VARIED = [ENCODER, *(ENCODER | {key: 1} for key in ENCODER)]
 
 
 @pytest.mark.parametrize(
     ("changes", "labels"),
     [
         ([{"method.encoder.c": 0.2}, {"method.encoder.c": 0.4}], ["fedhca2, c=0.2", "fedhca2, c=0.4"]),
-        (
-            [
-                {"method.encoder": ENCODER | change}
-                for change in ({}, {"c": 0.2}, {"alpha": 1}, {"beta": 1}, {"rate": 1})
-            ],
-            ["fedhca2", "fedhca2, c=0.2", "fedhca2, alpha=1", "fedhca2, beta=1", "fedhca2, rate=1"],
-        ),
+        ([{"method.encoder": each} for each in VARIED], ["fedhca2", *(f"fedhca2, {key}=1" for key in ENCODER)]),
         (
             [{"method.decoder": None}, {"method.encoder": None}, {}],
             ["fedhca2, encoder only", "fedhca2, decoder only", "fedhca2"],

@@ -86,14 +86,11 @@ def alike(groups, copies=3):
     return rows @ rows.T
 
 
-def test_neighbours_on_a_tsne_map_are_alike_and_it_is_always_the_same():
+def test_neighbours_on_a_tsne_map_are_alike_it_is_always_the_same_and_leaves_out_who_was_away():
     points = tsne_map(alike(groups=5))
     distances = np.linalg.norm(points[:, None] - points, axis=-1) + np.diag([np.inf] * 15)
     assert (distances.argmin(axis=1) // 3).tolist() == (np.arange(15) // 3).tolist()
     np.testing.assert_array_equal(tsne_map(alike(groups=5)), points)
-
-
-def test_a_tsne_map_leaves_out_who_was_away():
     cosine = np.full((10, 10), np.nan)
     cosine[1:, 1:] = alike(groups=3)
     assert np.isnan(tsne_map(cosine)).any(axis=1).tolist() == [True] + 9 * [False]
