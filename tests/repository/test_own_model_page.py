@@ -94,7 +94,6 @@ FAULTS = {
 
 
 INTERACTION_FAULTS = {
-    "shapes": ("maps[task] + self", "maps[task][..., 1:] + self", "expected to run on a test input, got RuntimeError"),
     "no maps": ("return {task: ", "return {'x': ", "expected maps {'depth': '2×64×16×16', .*, got {'x': "),
     "no parameters": ("(self, tasks, width)", "(self)", r"made with \(\('depth', 'normals'\), 64\), got TypeError"),
 }

@@ -84,11 +84,6 @@ def test_experiment(pattern):
     assert any(fnmatch(name, pattern) for name in ITEMS_OF)
 
 
-@pytest.mark.parametrize("name", sorted(PAPERS))
-def test_every_experiment_of_the_papers_can_be_read(name):
-    assert Experiment.load(name).specs
-
-
 @pytest.mark.parametrize("command", sorted({name for name in NAMES if re.match(r"fedhca2 \w", name)}))
 def test_command_with_its_options(command):
     words = command.split()[1:]
