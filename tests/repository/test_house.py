@@ -44,13 +44,10 @@ def test_the_walk_names_what_is_in_the_file(file, named):
     assert [name for name in names if not re.search(rf"^ *(?:def|class) {name}\b", source, re.M)] == []
 
 
-def test_unit_tests_are_in_folders_like_the_packages():
+def test_unit_tests_are_in_folders_like_the_packages_and_files_of_tests_have_names_of_their_own():
     tests, package = ROOT / "tests" / "unit", ROOT / "src" / "fedhca2"
     folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
     assert [str(folder) for folder in folders if not (package / folder / "__init__.py").exists()] == []
-
-
-def test_no_two_files_of_tests_have_the_same_name():
     names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
     assert [name for name, count in names.items() if count > 1] == []
 

@@ -154,20 +154,17 @@ def test_maps_overlays_and_arrays_are_written_unless_the_disk_is_full(predict, t
     assert Image.open(tmp_path / "out" / "photo.depth.png").size == (30, 20)
 
 
-def test_the_command_says_what_each_image_shows(predict, tmp_path):
+def test_the_command_says_what_each_image_shows_and_gives_records_in_json_and_csv(predict, tmp_path):
     *lines, last = printed(*predict(photos(tmp_path, "a.png", "b.png"))).splitlines()
     about = [f"{tmp_path / name}  {task}" for name in ("a.png", "b.png") for task in ("semseg", "depth")]
     assert [line.split(": ")[0] for line in lines] == about
     assert lines[1].endswith(" m")
     assert str(tmp_path / "out") in last
-
-
-def test_answers_are_records_in_json_and_csv(predict, tmp_path):
-    records = as_json(*predict(photos(tmp_path, "a.png")))
+    records = as_json(*predict(tmp_path / "a.png"))
     assert [record["task"] for record in records] == ["semseg", "depth"]
     assert sum(records[0]["values"].values()) == pytest.approx(1)
     assert all(Path(file).is_file() for record in records for file in record["files"])
-    rows = list(csv.DictReader(printed(*predict(tmp_path, "--csv")).splitlines()))
+    rows = list(csv.DictReader(printed(*predict(tmp_path / "a.png", "--csv")).splitlines()))
     assert [(row["answer"], float(row["value"])) for row in rows] == [(one["answer"], one["value"]) for one in records]
 
 

@@ -34,12 +34,9 @@ def test_a_client_without_a_baseline_keeps_its_score_but_has_no_gain():
     assert (score.ours.value, isnan(score.gain)) == (3, True)
 
 
-def test_the_command_is_one_that_a_shell_takes(monkeypatch):
+def test_the_commit_is_that_of_the_working_directory_and_the_command_one_that_a_shell_takes(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/usr/bin/fedhca2", "run", "my file.yaml"])
     assert origin()["command"] == "fedhca2 run 'my file.yaml'"
-
-
-def test_the_commit_is_that_of_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert origin()["git"] is None
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
