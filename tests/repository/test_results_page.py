@@ -57,3 +57,12 @@ def test_a_run_that_no_table_shows_is_named(fill, three_seeds, finished_run, cap
     finished_run("odd-s0", 1, "training.learning_rate=0.5")
     fill("table scenes_1c")
     assert "in no block: fedhca2 on scenes_1c changes training.learning_rate\n" in capsys.readouterr().err
+
+
+def test_runs_with_scores_over_rounds_show_their_pace_and_learned_weights(fill, three_seeds, finished_run):
+    finished_run("local-traced-s0", 0, "method=local", "evaluate_every=20")
+    finished_run("fedhca2-traced-s0", -10, "evaluate_every=20")
+    page = fill("pace scenes_1c")
+    assert ("| `local` | 40 | 9 of 9 |" in page, "| `fedhca2` | – | 0 of 9 |" in page) == (True, True)
+    assert "| outdoor-sal | 0.250 | 0.500 |" in fill("alpha scenes_1c")
+    assert "| outdoor-sal/sal | 0.300 | 0.200 |" in fill("beta scenes_1c")
