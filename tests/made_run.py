@@ -34,6 +34,13 @@ def _written(path, config, lines, result):
     return RunFiles.open(path)
 
 
+def with_events(run, *events):
+    """The run with more events."""
+    with run.events_file.open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in events)
+    return RunFiles.open(run.path)
+
+
 def with_twin(run, **gains):
     """The run with a second client of the kind of `road`, which scores 10 alone and 20 here, and with these gains."""
     result = json.loads((run.path / "result.json").read_text())
@@ -43,9 +50,7 @@ def with_twin(run, **gains):
     written = {key: value for key, value in result.items() if not key.startswith("delta_m")} | gains
     (run.path / "result.json").write_text(json.dumps(written))
     road = next(event for event in run.of("profile") if event["client"] == "road")
-    with (run.path / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(road | {"client": "road-2"}) + "\n")
-    return RunFiles.open(run.path)
+    return with_events(run, road | {"client": "road-2"})
 
 
 def with_diagnostics(run, loss=1.01):
@@ -53,12 +58,9 @@ def with_diagnostics(run, loss=1.01):
     members = sorted(TASKS)
     measured = {"round": 1, "members": members, "products": np.eye(len(members)).tolist(), "seconds": 0.1}
     help = [[None if giver == taker else 0.01 for taker in members] for giver in members]
-    lines = [{"event": "transfer", **measured, "losses": [1.0] * len(members), "transfer": help}]
+    transfer = {"event": "transfer", **measured, "losses": [1.0] * len(members), "transfer": help}
     about = {"event": "effect", "round": 2, "before": 1.0, "after": loss, "seconds": 0.1}
-    lines += [about | {"client": client} for client in members]
-    with (run.path / "metrics.jsonl").open("a") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
-    return RunFiles.open(run.path)
+    return with_events(run, transfer, *(about | {"client": client} for client in members))
 
 
 def score(task, better):

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import invoke
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
+
+run = invoke  # a command
 
 
 def write_experiment(folder: Path, **values: object) -> Path:
@@ -42,7 +43,3 @@ def fault(path) -> str:
         dealt(path)
     assert "\n" not in error.value.lines[0]
     return error.value.lines[0]
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])

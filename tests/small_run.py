@@ -6,7 +6,7 @@ from functools import cache
 from unittest.mock import patch
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, OpenData, assign_shards
@@ -80,6 +80,14 @@ def run_small(experiment, out, watcher=None, **options):
 
 def resume_small(out, overrides=None, watcher=None):
     return quickly(resume, out, watcher=watcher or Silent(), overrides=overrides)
+
+
+def untrained_run(folder, experiment, client):
+    """The folder of a run with a client's untrained model."""
+    (folder / "models").mkdir(parents=True)
+    (folder / "config.yaml").write_text(experiment.to_yaml())
+    save_file(client.personal.model.state_dict(), folder / "models" / f"{client.name}.safetensors")
+    return folder
 
 
 def models(out):

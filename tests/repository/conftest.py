@@ -7,16 +7,11 @@ from pathlib import Path
 import pytest
 
 from fedhca2.experiment import Experiment
+from fedhca2.tasks import LabelSpace
+from fedhca2.tasks.built_in import BUILT_IN
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-METRIC = {
-    "semseg": "miou",
-    "human_parts": "miou",
-    "sal": "max_f",
-    "normals": "mean_error",
-    "edge": "ods_f",
-    "depth": "rmse",
-}
+METRIC = {task.name: task.metric(LabelSpace(classes=2)).name for task in BUILT_IN}
 EVENTS = [
     {"event": "client", "client": "home", "round": 0, "seconds": 1, "bytes_up": 250_000, "bytes_down": 0},
     *({"event": "round", "round": 0, "seconds": seconds, "refused": {}} for seconds in (9, 2, 3)),
@@ -39,9 +34,7 @@ def finished_run(tmp_path):
         folder.mkdir(parents=True)
         experiment = Experiment.load(of, list(settings))
         clients = {
-            spec.name: {
-                task: {metric: score_of(metric, gain)} for task in spec.tasks if (metric := METRIC.get(task, "rmse"))
-            }
+            spec.name: {task: {(metric := METRIC.get(task, "rmse")): score_of(metric, gain)} for task in spec.tasks}
             for spec in experiment.specs
         }
         about = {"method": experiment.method_name, "clients": clients, "baseline": None}

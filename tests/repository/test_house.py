@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import printed
 from fedhca2.clients import training
 from small_run import SETTINGS
 
@@ -45,13 +44,10 @@ def test_the_walk_names_what_is_in_the_file(file, named):
     assert [name for name in names if not re.search(rf"^ *(?:def|class) {name}\b", source, re.M)] == []
 
 
-def test_unit_tests_are_in_folders_like_the_packages():
+def test_unit_tests_are_in_folders_like_the_packages_and_files_of_tests_have_names_of_their_own():
     tests, package = ROOT / "tests" / "unit", ROOT / "src" / "fedhca2"
     folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
     assert [str(folder) for folder in folders if not (package / folder / "__init__.py").exists()] == []
-
-
-def test_no_two_files_of_tests_have_the_same_name():
     names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
     assert [name for name, count in names.items() if count > 1] == []
 
@@ -119,8 +115,7 @@ def test_the_walk_names_every_function_from_the_command_to_a_step(tmp_path, monk
     monkeypatch.setattr(training, "take_step", note("client", training.take_step))
     clients = [{"name": "home", "data": "indoor", "tasks": ["depth"]}]
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SETTINGS, "clients": clients, "rounds": 1}))
-    done = CliRunner().invoke(app, ["run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
+    printed("run", tmp_path / "small.yaml", "--out", tmp_path / "run")
     fleet, own = stacks["fleet"], stacks["client"]
     way = [name for name in (*fleet[fleet.index("run") :], *own, "take_step") if name != "<genexpr>"]
     sentence = re.search(r"Nine functions lead (?:.|\n)*?\n\n", WALK).group()

@@ -26,14 +26,11 @@ FEW += ["data.outdoor.train=2", "data.indoor.train=2"]
 
 @pytest.fixture
 def mine(tmp_path):
-    """Loads the page's experiment, in a few seconds' size, with these changes to the class's file."""
+    """Loads the page's experiment, in a few seconds' size, with a change to the class's file."""
 
-    def load(*changes, overrides=()):
-        text = PYTHON
-        for before, after in changes:
-            assert before in text
-            text = text.replace(before, after)
-        (tmp_path / "my_model.py").write_text(text)
+    def load(before="width=16", after="width=16", overrides=()):
+        assert before in PYTHON
+        (tmp_path / "my_model.py").write_text(PYTHON.replace(before, after))
         (tmp_path / "mine.yaml").write_text(YAML)
         return Experiment.load(tmp_path / "mine.yaml", [*FEW, *overrides])
 
@@ -56,9 +53,9 @@ def test_the_page_runs(mine):
 def exchanging(tmp_path):
     """Loads the page's experiment with an interaction, in a few seconds' size, with a change to the class's file."""
 
-    def load(before="", after=""):
+    def load(before="maps", after="maps"):
         assert before in INTERACTION
-        (tmp_path / "my_interaction.py").write_text(INTERACTION.replace(before, after) if before else INTERACTION)
+        (tmp_path / "my_interaction.py").write_text(INTERACTION.replace(before, after))
         (tmp_path / "exchanging.yaml").write_text(EXCHANGING)
         home = "clients=[{data: outdoor, tasks: [sal]}, {name: home, data: indoor, tasks: [depth, normals]}]"
         return Experiment.load(tmp_path / "exchanging.yaml", [*FEW, home])
@@ -72,22 +69,6 @@ def test_the_page_s_interaction_learns_and_is_never_sent(exchanging):
     assert home.personal.model.interaction.strength != 0
     assert {slot.part for slot in reply.rows} == {"encoder", "decoder"}
     assert not any("strength" in name for slot in reply.rows for name in home.layouts[slot].names)
-
-
-INTERACTION_FAULTS = {
-    "shapes": ("maps[task] + self", "maps[task][..., 1:] + self", "expected to run on a test input, got RuntimeError"),
-    "no maps": ("return {task: ", "return {'x': ", "expected maps {'depth': '2×64×16×16', .*, got {'x': "),
-    "no parameters": ("(self, tasks, width)", "(self)", r"made with \(\('depth', 'normals'\), 64\), got TypeError"),
-}
-
-
-@pytest.mark.parametrize("fault", INTERACTION_FAULTS)
-def test_a_fault_in_an_interaction_is_one_line_before_a_folder_is_made(fault, exchanging, tmp_path):
-    before, after, line = INTERACTION_FAULTS[fault]
-    prefix = r"^model: cannot be built: interaction \S*my_interaction.py:Gate"
-    with pytest.raises(UserError, match=rf"{prefix}.*{line}[^\n]*$"):
-        run(exchanging(before, after), tmp_path / "run", watcher=Silent(), engine=InProcessEngine())
-    assert not (tmp_path / "run").exists()
 
 
 FAULTS = {
@@ -112,58 +93,52 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_the_file_is_one_line_before_a_folder_is_made(fault, mine, tmp_path):
-    before, after, line = FAULTS[fault]
-    with pytest.raises(UserError, match=rf"^model: cannot be built: .*{line}[^\n]*$"):
-        run(mine((before, after)), tmp_path / "run", watcher=Silent(), engine=InProcessEngine())
+INTERACTION_FAULTS = {
+    "no maps": ("return {task: ", "return {'x': ", "expected maps {'depth': '2×64×16×16', .*, got {'x': "),
+    "no parameters": ("(self, tasks, width)", "(self)", r"made with \(\('depth', 'normals'\), 64\), got TypeError"),
+}
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, *INTERACTION_FAULTS])
+def test_a_fault_in_the_file_is_one_line_before_a_folder_is_made(fault, mine, exchanging, tmp_path):
+    load, part = (mine, "") if fault in FAULTS else (exchanging, r"interaction \S*my_interaction.py:Gate")
+    before, after, line = (FAULTS | INTERACTION_FAULTS)[fault]
+    with pytest.raises(UserError, match=rf"^model: cannot be built: {part}.*{line}[^\n]*$"):
+        run(load(before, after), tmp_path / "run", watcher=Silent(), engine=InProcessEngine())
     assert not (tmp_path / "run").exists()
 
 
-SETTINGS = {
-    "no such file": ("model.encoder.kind=other.py:Ladder", "other.py cannot be imported: No such file"),
-    "unknown setting": ("model.encoder.depth=3", "Ladder: unknown setting 'depth'"),
-    "unknown kind": ("model.encoder.kind=ladder", "model.encoder: kind: expected timm or mlp or path/to/file.py:NAME"),
-    "a name alone": ("model.encoder=resnet18", "model.encoder: kind: expected timm or mlp or path.*got 'resnet18'"),
-    "unknown decoder": ("model.decoder=fnc", "model.decoder: kind: expected fcn or deeplab or mlp or path/to/file"),
-    "unknown interaction": ("model.interaction=attend", "model.interaction: kind: expected cross_attention or path/to"),
-    "unknown head": ("model.head=line", "model.head: kind: expected transposed or linear or path/to/file.py:NAME"),
-    "not a decoder": ("model.decoder=my_model.py:Ladder", r"Ladder: expected .* \(\[8, 16, 32, 64\], 32\), got"),
-    "drops": ("model.encoder.drop_path=0.1", "drop_path: expected 0, since the encoder is .*my_model.py:Ladder"),
-    "no linear layers": ("model.encoder.adapters={}", "my_model.py:Ladder': expected linear layers for adapters"),
+SETTINGS = {  # the class's own setting, an override, and the message
+    "no such file": ("", "model.encoder.kind=other.py:Ladder", "other.py cannot be imported: No such file"),
+    "unknown setting": ("", "model.encoder.depth=3", "Ladder: unknown setting 'depth'"),
+    "unknown kind": ("", "model.encoder.kind=ladder", "model.encoder: kind: expected timm or mlp or path/to/file"),
+    "a name alone": ("", "model.encoder=resnet18", "model.encoder: kind: expected timm or mlp or path.*got 'resnet18'"),
+    "unknown decoder": ("", "model.decoder=fnc", "model.decoder: kind: expected fcn or deeplab or mlp or path/to/file"),
+    "unknown interaction": ("", "model.interaction=attend", "model.interaction: kind: expected cross_attention or "),
+    "unknown head": ("", "model.head=line", "model.head: kind: expected transposed or linear or path/to/file.py:NAME"),
+    "not a decoder": ("", "model.decoder=my_model.py:Ladder", r"Ladder: expected .* \(\[8, 16, 32, 64\], 32\), got"),
+    "drops": ("", "model.encoder.drop_path=0.1", "drop_path: expected 0, since the encoder is .*my_model.py:Ladder"),
+    "no linear layers": ("", "model.encoder.adapters={}", "my_model.py:Ladder': expected linear layers for adapters"),
+    "text": ("width: int = 16", "model.encoder.width=wide", "Ladder: width: expected a whole number, got 'wide'"),
+    "a boolean": ("width: int = 16", "model.encoder.width=true", "Ladder: width: expected a number, got True"),
+    "a mapping": ("width=16, *, steps: list[int] = ()", "model.encoder.steps={a: 1}", "Ladder: steps: expected a list"),
+    "a part": ("width=16, *, steps: tuple[int, ...] = ()", "model.encoder.steps=[1, x]", r"steps\[1\]: expected a"),
 }
-
-
-TYPES = {
-    "text": ("width: int = 16", "width=wide", "width: expected a whole number, got 'wide'"),
-    "a boolean": ("width: int = 16", "width=true", "width: expected a number, got True"),
-    "a mapping": ("width=16, *, steps: list[int] = ()", "steps={a: 1}", "steps: expected a list, got {'a': 1}"),
-    "a part": ("width=16, *, steps: tuple[int, ...] = ()", "steps=[1, x]", r"steps\[1\]: expected a whole number"),
-}
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_a_setting_of_another_type_is_one_line(kind, mine):
-    declared, setting, line = TYPES[kind]
-    with pytest.raises(UserError, match=rf"Ladder: {line}") as raised:
-        clients(mine(("width=16", declared), overrides=[f"model.encoder.{setting}"]))
-    assert len(raised.value.lines) == 1
 
 
 def test_settings_of_types_that_no_config_has_are_the_class_s_own_matter(mine):
-    assert clients(mine(("width=16", "width=16, norm: nn.Module | None = None")))
+    assert clients(mine("width=16", "width=16, norm: nn.Module | None = None"))
 
 
 @pytest.mark.parametrize(("change", "got"), [("maps[0]", "a tensor 2×8×16×16"), ("None", "NoneType")])
 def test_an_encoder_without_a_list_of_maps_is_refused_before_projection(mine, change, got):
-    changes = [("        return maps", f"        return {change}")]
     with pytest.raises(UserError, match=rf"expected a list of maps 2×8×16×16, .*, got {got}"):
-        clients(mine(*changes, overrides=["model.feature_width=8"]))
+        clients(mine("        return maps", f"        return {change}", overrides=["model.feature_width=8"]))
 
 
 @pytest.mark.parametrize("fault", SETTINGS)
 def test_a_wrong_setting_is_one_line(fault, mine):
-    override, line = SETTINGS[fault]
+    declared, override, line = SETTINGS[fault]
     with pytest.raises(UserError, match=line) as raised:
-        clients(mine(overrides=[override]))
+        clients(mine("width=16", declared or "width=16", overrides=[override]))
     assert len(raised.value.lines) == 1

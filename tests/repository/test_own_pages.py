@@ -1,4 +1,4 @@
-"""The files on the pages about a user's own data, tasks and trackers, and of the tutorial, run as they stand there."""
+"""The files on the pages about own data, tasks and trackers, about Python, and of the tutorial, run as they are."""
 
 import re
 import runpy
@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from typer.testing import CliRunner
 
-from fedhca2.cli import app
+from command import printed as run
 from fedhca2.experiment import Experiment
 from made_run import made_run
 from tiny_encoder import TINY
@@ -35,12 +34,6 @@ def shrink(path, **changes):
     values = yaml.safe_load(path.read_text("utf-8"))
     path.write_text(yaml.safe_dump({**values, **SMALL, **changes}), "utf-8")
     return path
-
-
-def run(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 @pytest.fixture
@@ -109,19 +102,12 @@ def test_the_archive_on_the_page_can_be_read(tmp_path):
 def test_the_map_style_data_set_on_the_page_can_be_read(tmp_path, monkeypatch):
     folder = files_of("own-data.md", tmp_path)
 
-    class Pets:
+    def pets(root, split, target_types):
         """As torchvision's, without its download."""
+        assert (split, target_types) == ("trainval", "binary-category")
+        return [(Image.new("RGB", (32, 32)), index) for index in range(2)]
 
-        def __init__(self, root, split, target_types):
-            assert (split, target_types) == ("trainval", "binary-category")
-
-        def __len__(self):
-            return 2
-
-        def __getitem__(self, index):
-            return Image.new("RGB", (32, 32)), index
-
-    monkeypatch.setattr("torchvision.datasets.OxfordIIITPet", Pets)
+    monkeypatch.setattr("torchvision.datasets.OxfordIIITPet", pets)
     values = {"data": {"pets": {"kind": "my_pets.py:pets", "root": ".", "size": [32, 32]}}}
     path = folder / "pets.yaml"
     path.write_text(yaml.safe_dump(values | {"clients": [{"data": "pets", "tasks": ["classification"]}]}), "utf-8")
@@ -138,3 +124,17 @@ def test_the_tutorial_leads_from_photographs_to_an_exported_model(tmp_path, monk
     assert "semseg: " in run("predict", "runs/shops", "shop-a/30.jpg", "--client", "shop-a", "--out", "masks")
     run("export", "runs/shops", "--client", "shop-a", "--out", "model")
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"shop-a.onnx", "shop-a.md"}
+
+
+@pytest.mark.slow
+def test_the_page_about_python_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", (DOCS / "in-python.md").read_text("utf-8"), re.M | re.S))
+    names = {"__name__": "page"}
+    exec(code, names)
+    assert set(names["answer"].values) == {"upright", "flat"}
+    assert list(names["comparison"].entries)[-1] == "trivial"
+    assert set(names["unlearned"]) <= {"direction"}
+    assert {record["experiment"] for record in names["board"]} == {"stripes"}
+    assert 0 <= names["again"]["accuracy"] <= 100
+    assert Path("history.csv").read_text("utf-8").startswith("round,method,client,task,metric,value\n")

@@ -72,12 +72,9 @@ def test_the_wheel_runs_without_the_repository(wheel, tmp_path):
     assert json.loads((tmp_path / "empty" / "run" / "result.json").read_text())["versions"]["fedhca2"]
 
 
-def test_the_changelog_has_the_version():
+def test_the_version_is_in_the_changelog_and_elsewhere_written_once():
     text = (ROOT / "CHANGELOG.md").read_text("utf-8")
     assert re.findall(r"^## \[(.+?)\]", text, re.M)[:2] == ["Unreleased", fedhca2.__version__]
-
-
-def test_the_version_is_written_once():
     written = (ROOT / "pyproject.toml", ROOT / "CITATION.cff", ROOT / "docs" / "site" / "conf.py")
     assert [path.name for path in written if fedhca2.__version__ in path.read_text("utf-8")] == []
 

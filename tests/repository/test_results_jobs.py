@@ -1,10 +1,12 @@
-"""The list of runs behind the pages of results."""
+"""The list of runs behind the pages of results; making those that are missing, and recording them."""
 
 import re
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from small import BRIEF
 
 PAGES = sorted((Path(__file__).parents[2] / "docs").glob("results*.md"))
 
@@ -35,12 +37,6 @@ def test_parts_are_listed_in_the_order_of_their_weight(list_jobs):
     lines = list_jobs("catalogue", "photographs")
     assert lines[0] == "scenes_1c-local-s0 scenes_1c --set seed=0 --set method.name=local"
     assert lines[-1] == "real_1c-fedadagrad-s0 real_1c --set seed=0 --set method.name=fedadagrad"
-
-
-def test_a_part_that_does_not_exist_is_refused(jobs, capsys):
-    with pytest.raises(SystemExit):
-        jobs.main(["cruve"])
-    assert "'cruve' is not a part (catalogue, curve, " in capsys.readouterr().err
 
 
 def test_recorded_runs_can_be_left_out(list_jobs, results, finished_run, tmp_path, capsys):
@@ -79,3 +75,45 @@ def test_every_listed_run_is_in_a_block_and_every_block_has_runs(results, jobs, 
     text = page.fill("".join(file.read_text("utf-8") for file in PAGES))
     assert page.runs.unused() == {}
     assert re.findall(r"^\*`.*(?:was|were) not run.*", text, re.M) == []
+
+
+@pytest.fixture
+def run(results, jobs, monkeypatch, tmp_path):
+    """Make the runs of the demo that are missing, with one seed and few images; returns the exit code."""
+    monkeypatch.setattr(jobs, "DEMO_SEEDS", 1)
+    settings = [word for setting in BRIEF for word in ("--set", setting)]
+    records, out = ["--records", str(tmp_path / "records")], ["--out", str(tmp_path / "runs")]
+    return lambda *more: results.main([*records, "run", "demo", *settings, *more, *out])
+
+
+def list_recorded(folder):
+    records = import_module("results_records").read_records(folder / "records")
+    return {(record.name, record.method, record.seed) for record in records}
+
+
+@pytest.mark.slow
+def test_missing_runs_are_made_and_recorded_once(run, tmp_path, capsys):
+    assert run("--only", "^earth-") == 0
+    assert capsys.readouterr().out == ""
+    assert run("--only", "^demo-") == 0
+    assert list_recorded(tmp_path) == {("demo", "local", 0), ("demo", "fedhca2", 0)}
+    assert "2/2  demo-" in capsys.readouterr().out
+    assert run() == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_runs_that_were_finished_but_not_recorded_are_not_made_again(run, finished_run, tmp_path, capsys):
+    for method in ("local", "fedhca2"):
+        settings = [*BRIEF, "baseline=false", f"method={method}"]
+        finished_run(f"demo-{method}/seed-0", 1, *settings, of="demo")
+    assert run() == 0
+    assert len(list_recorded(tmp_path)) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_an_unknown_part_and_setting_are_refused(results, capsys):
+    with pytest.raises(SystemExit):
+        results.main(["run", "cruve"])
+    assert "'cruve' is not a part (catalogue, curve, " in capsys.readouterr().err
+    assert results.main(["run", "demo", "--set", "rouns=1"]) == 1
+    assert "rouns: unknown key. Did you mean 'rounds'?" in capsys.readouterr().err

@@ -40,3 +40,10 @@ def test_a_test_that_is_named_is_there(file, name):
     """Lines that name the branch they come from are exempt until it is merged."""
     (path,) = TESTS.rglob(file)
     assert not name or f"\ndef {name}(" in path.read_text("utf-8")
+
+
+def test_tests_that_any_page_names_are_there():
+    files = {path.stem: path.read_text("utf-8") for path in TESTS.rglob("test_*.py")}
+    there = {*files, *(name for text in files.values() for name in re.findall(r"^def (test_\w+)", text, re.M))}
+    pages = [page.read_text("utf-8") for page in (TESTS.parent / "docs").rglob("*.md")]
+    assert {name for page in pages for name in re.findall(r"\btest_\w+", page)} - there == set()

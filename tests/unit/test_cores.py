@@ -1,7 +1,6 @@
 """The number of cores on systems that report a process's affinity, and on those that do not; waiting for a core."""
 
 import os
-import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -62,24 +61,15 @@ def has_a_core(process, seconds=30):
     return bool(there) and process.stdout.readline() == "at work\n"
 
 
-@pytest.fixture
-def at_work(start):
-    """As many processes as there are cores, which all have one."""
-    processes = [start() for _ in usable_cores()]
-    assert all(map(has_a_core, processes))
-    return processes
-
-
-def test_only_as_many_processes_work_as_there_are_cores(at_work, start, tmp_path):
+def test_only_as_many_processes_work_as_there_are_cores_and_who_ends_or_dies_leaves_its_core(start, tmp_path):
+    at_work = [start() for _ in usable_cores()]
+    assert all(map(has_a_core, at_work))
     waiting, other = start(), tmp_path / "other"
     assert not has_a_core(waiting, 2)
     at_work[0].communicate()  # ends its input
     assert has_a_core(waiting)
+    waiting.kill()
+    waiting.wait()
+    assert has_a_core(start())
     other.mkdir()
     assert has_a_core(start(other))
-
-
-def test_a_process_that_dies_leaves_its_core(at_work, start):
-    at_work[0].send_signal(signal.SIGKILL)
-    at_work[0].wait()
-    assert has_a_core(start())

@@ -28,18 +28,6 @@ NUMBER = 3
 """
 
 
-@pytest.fixture
-def outside(tmp_path):
-    path = tmp_path / "ours.py"
-    path.write_text(OUTSIDE)
-    return path
-
-
-def test_full_settings_with_changes_give_the_method_back():
-    method = resolve("fedhca2", {"c": 0.2, "decoder": None, "clamp": "project", "batch_norm": "average"})
-    assert resolve("fedhca2", method.model_dump(mode="json")) == method
-
-
 @pytest.mark.parametrize("line", re.findall(r"^method: (\{[^#\n]+\})", PAGE, re.MULTILINE))
 def test_what_the_page_of_methods_writes_is_a_method(line):
     settings = yaml.safe_load(line)
@@ -67,12 +55,14 @@ MEAN, BY_IMAGES = Mean(), Mean(by="samples")
         ("fedhca2", {"decoder": None}, {"encoder": ConflictAverse(), "decoder": None}),
         ("fedper", {"decoder": {"kind": "cross_attention", "beta": 0.5}}, {"decoder": CrossAttention(beta=0.5)}),
         ("fedper", {"local": {"kind": "proximal", "mu": 0.5}}, {"local": Proximal(mu=0.5)}),
+        ("fedhca2", {"clamp": "project", "batch_norm": "average"}, {"weights": HyperWeights(clamp="project")}),
         ("fedhca2", {"lr": 0.05, "learn": False}, {"weights": HyperWeights(lr=0.05, learn=False)}),
     ],
 )
 def test_settings_go_to_every_component_that_has_them_or_to_the_named_one(name, settings, expected):
     method = resolve(name, settings)
     assert {part: getattr(method, part) for part in expected} == expected
+    assert resolve(name, method.model_dump(mode="json")) == method
 
 
 @pytest.mark.parametrize(
@@ -103,7 +93,8 @@ def test_a_mistake_is_named_in_one_line(name, settings, message):
     assert "\n" not in str(error.value)
 
 
-def test_a_method_comes_from_a_file_or_a_module(outside, monkeypatch):
+def test_a_method_comes_from_a_file_or_a_module(tmp_path, monkeypatch):
+    (outside := tmp_path / "ours.py").write_text(OUTSIDE)
     assert resolve(f"{outside}:OURS", {"by": "clients"}) == Method(encoder=Mean())
     monkeypatch.syspath_prepend(outside.parent)
     assert resolve("ours:OURS") == Method(encoder=Mean(by="samples"))

@@ -105,22 +105,15 @@ def test_objectives_that_keep_rows_need_updates(local):
 PULLING = {"fedprox": 0.01, "ditto": 0.1, "fedamp": 1.0}  # as the papers say
 
 
-@pytest.mark.parametrize("name", PULLING)
-def test_the_gradient_points_away_from_the_anchor_which_gets_none(name, rng):
-    values, anchors = torch.randn(2, 2, 3, generator=rng, dtype=torch.float64).requires_grad_().unbind()
-    values.retain_grad()
-    anchors.retain_grad()
-    (METHODS[name].local.pull / 2 * squared_distance(values, anchors)).backward()
-    torch.testing.assert_close(values.grad, PULLING[name] * (values - anchors).detach())
-    assert anchors.grad is None
-    assert Attracted(lam=3, alpha=2).pull == 1.5
-
-
-@pytest.mark.parametrize("pull", PULLING.values())
-def test_the_pull_added_to_gradients_is_that_of_the_loss_bit_for_bit(pull, rng):
-    start, anchors = torch.randn(2, 1000, generator=rng).unbind()
+@pytest.mark.parametrize(("name", "pull"), PULLING.items())
+def test_the_pull_added_to_gradients_is_that_of_the_loss_bit_for_bit_and_anchors_get_none(name, pull, rng):
+    assert (METHODS[name].local.pull, Attracted(lam=3, alpha=2).pull) == (pull, 1.5)
+    start, anchors = torch.randn(2, 1000, generator=rng)
+    anchors.requires_grad_()
     actual, expected = start.clone().requires_grad_(), start.clone().requires_grad_()
     (expected.sin().sum() + 0.5 * pull * squared_distance([expected], [anchors])).backward()
+    torch.testing.assert_close(expected.grad, start.cos() + pull * (start - anchors.detach()))
+    assert anchors.grad is None
     actual.sin().sum().backward()
     add_pull([actual], [anchors], pull)
     assert actual.grad.equal(expected.grad)

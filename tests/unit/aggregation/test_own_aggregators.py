@@ -101,9 +101,9 @@ UNUSABLE = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "answer"), USABLE)
-def test_a_usable_answer_is_accepted(kind, answer):
-    tried(answering(answer, kind), "encoder", MEMBERS, LAYOUT)
+def test_usable_answers_are_accepted():
+    for kind, answer in USABLE:
+        tried(answering(answer, kind), "encoder", MEMBERS, LAYOUT)
 
 
 @pytest.mark.parametrize(("kind", "answer", "words"), UNUSABLE)

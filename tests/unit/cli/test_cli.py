@@ -41,7 +41,8 @@ def all_commands(group, path=()):
 COMMANDS = dict(all_commands(typer.main.get_command(app)))
 
 
-def test_help_lists_commands_in_panels_and_three_examples():
+def test_help_lists_commands_in_panels_and_three_examples_and_the_version_is_printed():
+    assert invoke("--version").output == f"fedhca2 {__version__}\n"
     shown = invoke().output
     assert re.findall(r"─ (\w+) ─", shown) == ["Options", "Run", "Compare", "Use", "Data", "Deploy", "Inspect"]
     assert shown.split("Try:")[1].count("fedhca2 ") >= 3
@@ -65,10 +66,6 @@ def test_the_option_for_output_is_called_out(words):
     options = {name for parameter in COMMANDS[words].params for name in parameter.opts}
     assert ("--out" in options) == ("-o" in options)
     assert "--output" not in options
-
-
-def test_the_version_is_printed():
-    assert invoke("--version").output == f"fedhca2 {__version__}\n"
 
 
 @pytest.mark.parametrize(("words", "meant"), [(["rnu"], "run"), (["data", "chek"], "check")])

@@ -12,14 +12,11 @@ def root(tmp_path):
     return tmp_path / "rooms"
 
 
-def test_scenes_have_the_requested_size_no_problems_and_a_picture(root, tmp_path):
+def test_scenes_have_the_requested_size_and_a_picture_and_a_check_names_a_missing_file(root, tmp_path):
     assert Image.open(root / "images" / "0000002.png").size == (64, 32)
     assert "No problems found" in printed("data", "check", root)
     printed("data", "info", root, "--count", 2, "--out", tmp_path / "rooms.png")
     assert Image.open(tmp_path / "rooms.png").size == (5 * 192, 16 + 2 * 144)
-
-
-def test_a_missing_file_is_named_with_exit_code_1_and_nothing_is_overwritten(root):
     (root / "depth" / "0000001.npy").unlink()
     done = invoke("data", "check", root)
     assert (done.exit_code, f"missing: {root / 'depth' / '0000001.npy'}" in done.output) == (1, True)

@@ -61,7 +61,8 @@ def test_nothing_slow_is_imported(line):
     assert {"torch", "numpy", "pydantic"} & set(imported) == set()
 
 
-def test_a_value_follows_a_key_without_a_space_in_bash(tmp_path):
+def test_every_shell_has_a_script_and_in_bash_a_value_follows_a_key_without_a_space(tmp_path):
+    assert all(f"complete_{shell}" in printed("completion", shell) for shell in ("bash", "zsh", "fish"))
     script = printed("completion", "bash")
     (tmp_path / "fedhca2").write_text(f"#!{sys.executable}\nfrom fedhca2.__main__ import main\nmain()\n")
     (tmp_path / "fedhca2").chmod(0o755)
@@ -70,8 +71,3 @@ def test_a_value_follows_a_key_without_a_space_in_bash(tmp_path):
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == ["-o", "nospace", "rounds="], done.stderr
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell_has_a_script(shell):
-    assert f"complete_{shell}" in printed("completion", shell)

@@ -34,15 +34,12 @@ def evaluation(run, *options, name="evaluation-val"):
     return json.loads((run / f"{name}.json").read_text())
 
 
-def test_the_scores_are_those_of_the_run_and_others_on_training_images(run):
+def test_the_scores_are_those_of_the_run_with_the_mean_of_each_kind_and_others_on_training_images(run):
     result = json.loads((run / "result.json").read_text())
     scored = evaluation(run)
     keys = ("clients", "baseline", "delta_m", "delta_m_by_client")
     assert {key: scored[key] for key in keys} == {key: result[key] for key in keys}
     assert evaluation(run, "--split", "train", name="evaluation-train")["clients"] != scored["clients"]
-
-
-def test_delta_m_is_of_the_means_of_clients_of_a_kind(run):
     files, scored = RunFiles.open(run), RunFiles.open(run).outcome
     gain = partial(overall_gain, scored.clients, scored.baseline, files.task_set)
     assert scored.delta_m == gain(files.kinds) != gain() == scored.delta_m_by_client

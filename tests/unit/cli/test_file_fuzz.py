@@ -11,7 +11,7 @@ from safetensors.torch import save
 from command import invoke
 from fedhca2.data.rendered import write_scenes
 from fedhca2.models import Encoder, EncoderConfig
-from small_run import clients_of, small
+from small_run import clients_of, small, untrained_run
 
 pytestmark = pytest.mark.slow
 SIZE = (32, 32)
@@ -69,14 +69,8 @@ def test_checking_a_mutated_archive_names_what_is_broken(archives, layout, tmp_p
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run's folder with one untrained model."""
     experiment = small(clients=[{"name": "home", "data": "indoor", "tasks": ["depth"]}])
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "models").mkdir()
-    (folder / "config.yaml").write_text(experiment.to_yaml())
-    model = clients_of(experiment)["home"].personal.model
-    (folder / "models" / "home.safetensors").write_bytes(save(model.state_dict()))
-    return folder
+    return untrained_run(tmp_path_factory.mktemp("run"), experiment, clients_of(experiment)["home"])
 
 
 def predict(run, image, tmp_path):

@@ -92,6 +92,7 @@ def test_methods_are_listed_with_their_reference_and_settings_with_bounds():
     row = next(line for line in page("fedprox") if line.strip().startswith("mu"))
     assert row.split(maxsplit=4)[:4] == ["mu", "0.01", "≥", "0"]
     assert "strength of the pull" in row
+    assert "Did you mean 'fedhca2'?" in refused("methods", "fedhca3")
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -103,16 +104,9 @@ def test_a_method_s_page_has_every_setting_with_a_meaning_in_80_columns(name):
     assert max(len(line.rstrip()) for line in lines) <= 80
 
 
-def test_an_unknown_method_is_one_line_with_a_suggestion():
-    assert "Did you mean 'fedhca2'?" in refused("methods", "fedhca3")
-
-
-def test_experiments_are_listed_by_the_words_that_they_mention():
+def test_experiments_and_settings_which_have_a_meaning_are_found_by_words():
     output = printed("experiments", "table", "5", "local")
     assert ("fedhca2/table5/local" in output, "fedhca2/table1/fedavg" in output) == (True, False)
-
-
-def test_settings_have_a_meaning_and_are_found_by_words():
     assert [setting["key"] for setting in as_json("config", "show") if not setting["meaning"]] == []
     matches = as_json("config", "show", "--find", "warm-up", "--find", "epochs")
     assert [setting["key"] for setting in matches] == ["training.schedule.warmup_epochs"]

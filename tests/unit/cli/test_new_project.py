@@ -23,21 +23,18 @@ def project(kind, tmp_path, monkeypatch):
     return tmp_path / "mine"
 
 
-def test_a_new_project_is_named_in_its_files_and_has_no_faults(project):
+def test_a_new_project_is_named_in_its_files_has_no_faults_and_stays_as_it_is(project):
     assert (project / "README.md").read_text("utf-8").startswith("# mine\n")
     assert "No problems found" in printed("data", "check", "experiment.yaml")
+    (project / "experiment.yaml").write_text("mine")
+    assert "new or empty folder" in refused("new", project)
+    assert (project / "experiment.yaml").read_text() == "mine"
 
 
 def test_an_experiment_has_the_name_of_its_folder_as_far_as_experiments_may_have_it(tmp_path):
     for folder, name in (("mine 2", "mine-2"), ("données", "donn-es"), ("1.5", "1.5")):
         printed("new", tmp_path / folder)
         assert Experiment.load(tmp_path / folder / "experiment.yaml").name == name
-
-
-def test_a_folder_with_files_stays_as_it_is(project):
-    (project / "experiment.yaml").write_text("mine")
-    assert "new or empty folder" in refused("new", project)
-    assert (project / "experiment.yaml").read_text() == "mine"
 
 
 @pytest.mark.slow

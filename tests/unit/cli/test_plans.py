@@ -1,4 +1,4 @@
-"""`fedhca2 run --dry-run` and `sweep`, and what a result says about its origin."""
+"""`fedhca2 run --dry-run` and `sweep`."""
 
 import json
 import re
@@ -74,11 +74,13 @@ def test_a_mistake_is_the_same_line_in_a_run_and_in_its_forecast(config, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_sweep_has_a_row_for_each_value_and_a_figure_that_names_the_setting(swept):
+def test_a_sweep_has_a_row_for_each_value_a_figure_that_names_the_setting_and_origins(swept):
     out, output = swept
     assert {row["method"] for row in output["table"]} == {"local", "fedhca2, c=0.2", "fedhca2, c=0.5"}
     assert {"table.md", "sweep.svg", "report.html"} <= {path.name for path in out.iterdir()}
     assert output["failed"] == {}
+    result = json.loads((out / "local" / "seed-0" / "result.json").read_text())
+    assert set(result["origin"]) == {"command", "started", "git"}
     assert "Δm % ↑ over method.c: 0.2: " in (out / "sweep.svg").read_text("utf-8")
 
 
@@ -151,9 +153,3 @@ def test_methods_without_the_swept_setting_are_lines_in_a_figure_of_any_score(co
 def test_a_wrong_sweep_is_one_line_before_anything_runs(config, tmp_path, over, line):
     assert line in refused("sweep", config, "--over", *over.split(" "), "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_a_result_says_where_it_comes_from(swept):
-    origin = json.loads((swept[0] / "local" / "seed-0" / "result.json").read_text())["origin"]
-    assert set(origin) == {"command", "started", "git"}

@@ -24,15 +24,11 @@ def test_a_folder_without_a_run_is_one_line(command, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--out", "--output", "-o"])
-def test_picture_writes_a_panel(tmp_path, option):
-    made_run(tmp_path)
-    printed("picture", tmp_path, "--client", "home", "--tile", 32, option, tmp_path / "out" / "home.png")
-    assert Image.open(tmp_path / "out" / "home.png").width > 4 * 32
-
-
-def test_picture_names_its_file_after_the_client_and_the_sample(tmp_path, monkeypatch):
+def test_picture_writes_a_panel_by_default_named_after_the_client_and_the_sample(tmp_path, monkeypatch, option):
     made_run(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
+    printed("picture", "run", "--client", "home", "--tile", 32, option, tmp_path / "out" / "home.png")
+    assert Image.open(tmp_path / "out" / "home.png").width > 4 * 32
     assert printed("picture", "run", "--client", "home") == "home-0.png\n"
     assert (tmp_path / "home-0.png").is_file()
 

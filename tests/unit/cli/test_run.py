@@ -38,17 +38,14 @@ def test_the_table_has_a_row_for_each_client_and_task_with_the_numbers_of_the_re
     assert f"{result(finished[0])['clients']['outdoor-normals']['normals']['mean_error']:.1f}°" in finished[1]
 
 
-def test_the_baseline_is_a_run_of_local(finished):
-    baseline = result(finished[0] / "baseline")
-    assert (baseline["method"], baseline["clients"]) == ("local", result(finished[0])["baseline"])
-
-
 def client_events(folder):
     events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [event for event in events if event["event"] == "client"]
 
 
-def test_local_sends_nothing_but_losses_and_scores_and_bytes_add_up(finished):
+def test_the_baseline_is_a_run_of_local_which_sends_losses_and_scores_alone_and_bytes_add_up(finished):
+    baseline = result(finished[0] / "baseline")
+    assert (baseline["method"], baseline["clients"]) == ("local", result(finished[0])["baseline"])
     assert max(event["bytes_up"] for event in client_events(finished[0] / "baseline")) < 100
     total = {way: sum(event[f"bytes_{way}"] for event in client_events(finished[0])) for way in ("up", "down")}
     assert total == result(finished[0])["bytes"]

@@ -78,15 +78,12 @@ def test_scores_losses_and_weights_are_scalars_and_scores_count_rounds_before_th
     assert list(scalars(event)) == [Scalar("a/sal/max_f", 2, 1.0)]
 
 
-def test_the_board_shows_the_last_scores(tmp_path):
+def test_the_board_shows_the_last_scores_and_says_that_local_comes_first(tmp_path):
     made_run(tmp_path)
     shown = printed("watch", tmp_path, "--once")
-    assert "round 3 of 3" in shown
-    assert "40.0%" in shown
-
-
-def test_the_board_says_that_local_comes_first(tmp_path):
+    assert ("round 3 of 3" in shown, "40.0%" in shown) == (True, True)
     made_run(tmp_path / "baseline", "local", finished=False)
+    (tmp_path / "result.json").unlink()
     console = Console(file=StringIO(), width=200)
     console.print(LiveStatus(made_run(tmp_path, finished=False)))
     assert "local baseline is trained first" in console.file.getvalue()

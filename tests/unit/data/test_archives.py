@@ -299,9 +299,3 @@ def test_images_with_people_are_those_of_the_rendered_data_set(scenes):
     alone = list(written.usable(["human_parts"]))
     assert alone == list(written.for_share([3, 0]).usable(["human_parts"])) == list(same.usable(["human_parts"]))
     assert len(alone) < len(written.usable(["human_parts", "sal"])) == COUNTS["train"]
-
-
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(FileExistsError, match="a new or empty folder"):
-        write_scenes("nyud", tmp_path, 1, 1, (48, 64), 0)

@@ -7,9 +7,10 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from command import printed
 from fedhca2.data.earth import Continent
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from own_experiments import fault, run, write_experiment
+from own_experiments import fault, write_experiment
 from tiny_encoder import TINY
 
 CONTINENTS, SPLITS = get_args(Continent), ("train", "val")
@@ -42,8 +43,8 @@ def tiles(continent, split="train"):
 
 def blocks(continent, split, side):
     """The blocks of 128×128 cells in which the tiles of a split are."""
-    message = centres(opened(continent, split, size=[side, side]))
-    return {(int((90 - north) * 12 // 128), int((east + 172) * 12 // 128)) for north, east in message}
+    places = centres(opened(continent, split, size=[side, side]))
+    return {(int((90 - north) * 12 // 128), int((east + 172) * 12 // 128)) for north, east in places}
 
 
 LOCATIONS = {  # continent, degrees north and east, whether there is land, lowest and highest elevation in km, relief
@@ -79,17 +80,16 @@ def test_the_picture_and_shores_fit_the_water():
         assert shore.any() == (len(np.unique(land)) == 2)
         for row, column in zip(*np.nonzero(shore), strict=True):
             assert len(np.unique(land[row : row + 2, column : column + 2])) == 2
-        for kind, message in blue.items():
-            message += (tile["image"][2].astype(int) - tile["image"][0])[land == kind].tolist()
+        for kind, found in blue.items():
+            found += (tile["image"][2].astype(int) - tile["image"][0])[land == kind].tolist()
     assert np.mean(blue[0]) > 20 > 0 > np.mean(blue[1])
 
 
 @installed
 def test_continents_and_splits_share_no_tile():
-    message = [opened(continent, split, size=[64, 64]).ids for continent in CONTINENTS for split in SPLITS]
-    assert len({id for ids in message for id in ids}) == sum(map(len, message))
-    assert min(map(len, message[::2])) >= 25
-    assert min(map(len, message[1::2])) >= 5
+    tiles = [opened(continent, split, size=[64, 64]).ids for continent in CONTINENTS for split in SPLITS]
+    assert len({id for ids in tiles for id in ids}) == sum(map(len, tiles))
+    assert (min(map(len, tiles[::2])) >= 25, min(map(len, tiles[1::2])) >= 5) == (True, True)
 
 
 @installed
@@ -103,28 +103,27 @@ def test_validation_takes_whole_blocks_of_every_continent_for_every_size():
 @installed
 @pytest.mark.parametrize(("continent", "low", "high"), [("africa", -10, 10), ("asia", 62, 72)])
 def test_relief_does_not_depend_on_the_latitude(continent, low, high):
-    message = []
+    steep = []
     for top, _, tile in tiles(continent):
         if low < (north := top - 16 / 12) < high and (tile["elevation"] > 0).all():
             width = round(5 / np.cos(np.radians(north)))  # cells of 46 km from west to east
             elevation = tile["elevation"][0]
             rise = np.abs(elevation[:, width - 1 :] - elevation[:, : 1 - width])
-            message += tile["relief"][0][:, width // 2 :][:, : rise.shape[1]][rise >= 0.6].tolist()
-    assert set(message) == {2}
+            steep += tile["relief"][0][:, width // 2 :][:, : rise.shape[1]][rise >= 0.6].tolist()
+    assert set(steep) == {2}
 
 
 @installed
 def test_a_run_scores_elevation_in_kilometres(tmp_path):
-    done = run("run", write_experiment(tmp_path, **experiment()), "--out", tmp_path / "run")
-    assert done.exit_code == 0, done.output
-    assert " km" in next(line for line in done.output.splitlines() if "elevation" in line and "RMSE" in line)
+    shown = printed("run", write_experiment(tmp_path, **experiment()), "--out", tmp_path / "run")
+    assert " km" in next(line for line in shown.splitlines() if "elevation" in line and "RMSE" in line)
 
 
 @installed
 def test_the_experiment_has_all_continents_and_tasks():
-    message = Experiment.load("earth")
-    assert len(assign_shards(message, open_data(message))) == len(CONTINENTS)
-    assert {task for spec in message.specs for task in spec.tasks} == TASKS.keys()
+    earth = Experiment.load("earth")
+    assert len(assign_shards(earth, open_data(earth))) == len(CONTINENTS)
+    assert {task for spec in earth.specs for task in spec.tasks} == TASKS.keys()
 
 
 BAD = {

@@ -5,10 +5,11 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+from command import printed
 from fedhca2.deployment import Trained
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from own_experiments import fault, opened, run, write_experiment, write_table
+from own_experiments import fault, opened, write_experiment, write_table
 
 pytest.importorskip("rdkit", reason="needs fedhca2[molecules]")
 
@@ -77,8 +78,7 @@ def test_most_bounds_the_molecules_for_training(tmp_path):
 
 def test_a_trained_model_answers_smiles_with_a_pki(tmp_path):
     write(tmp_path)
-    done = run("run", experiment_in(tmp_path), "--out", tmp_path / "run")
-    assert done.exit_code == 0, done.output
+    printed("run", experiment_in(tmp_path), "--out", tmp_path / "run")
     trained = Trained.open(tmp_path / "run", "lab")
     short, long = (trained.answer(f"c1ccccc1{chain}O")["CHEMBL1_Ki"].value for chain in ("CC", "CCCCC"))
     assert 4.5 < short < 6 < long < 7.2  # 5 and 6.5 in the data

@@ -5,6 +5,7 @@ import torch
 import yaml
 from PIL import Image
 
+from command import printed, refused
 from fedhca2.experiment import Experiment
 from own_experiments import dealt, fault, opened, run, write_experiment
 from tiny_encoder import TINY
@@ -15,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-
 
 class Shelves:
     labels = {"semseg": ("nothing", "bottle", "box"), "depth": None}
@@ -32,30 +32,20 @@ class Shelves:
         image = np.random.default_rng(index).integers(0, 256, (32, 24, 3), dtype=np.uint8)
         return CHANGE({"image": image, "semseg": image[..., 0] // 86, "depth": image.mean(axis=2) / 25}, index)
 
-
 def CHANGE(sample, index):
     return sample
-
 
 def damaged():
     file = BytesIO()
     Image.effect_noise((24, 32), 50).save(file, "png")
     return Image.open(BytesIO(file.getvalue()[:300]))
 
-
-class NoLength:
-    def __init__(self, split): ...
-    def __getitem__(self, index): ...
-
-
-class NoSplit:
-    pass
-
-
+NoSplit = type("NoSplit", (), {})
+NoLength = type("NoLength", (), {"__init__": lambda self, split: None})
+BadParameter = type("BadParameter", (Shelves,), {"__init__": lambda self, split, labels: None})
 OneNumber = type("OneNumber", (Shelves,), {"size": 32})
 Many = type("Many", (Shelves,), {"labels": {"semseg": 300}})
 Unnamed = type("Unnamed", (Shelves,), {"labels": {"semseg": None}})
-
 
 class Labelled(Shelves):
     labels = {"brand": ("tea", "milk"), "tilt": None, "both": 2}
@@ -63,7 +53,6 @@ class Labelled(Shelves):
     def __getitem__(self, index):
         image = super().__getitem__(index)["image"]
         return CHANGE({"image": image, "brand": index % 2, "tilt": 0.5, "both": [1, 2]}, index)
-
 
 class Lacking(Shelves):
     def __init__(self, split, root: Path, lacking: str):
@@ -74,19 +63,10 @@ class Lacking(Shelves):
         sample = super().__getitem__(index)
         return sample if self.given["split"] != self.lacking else {**sample, "depth": None}
 
-
-class BadParameter(Shelves):
-    def __init__(self, split, labels): ...
-
-
 def shelves(split, root: Path):
     return Shelves(split, root, count=5)
 
-
-def nothing(split, root):
-    return 3
-
-
+nothing = lambda split, root: 3
 def broken(split, root):
     raise KeyError("shelf 3")
 """
@@ -180,20 +160,14 @@ BAD = {  # what is wrong with a sample, and the message
     "sample['image'] = Image.new('1', (8000, 8000))": "'image': expected at most 40000000 pixels, got 8000×8000",
     "del sample['image']": "'image', got semseg, depth",
     "sample = tuple(sample.values())": "{'image': …, task: …}, got tuple",
-    "sample = sample['picture']": "KeyError: 'picture' (my_data.py, line 26)",
+    "sample = sample['picture']": "KeyError: 'picture' (my_data.py, line 24)",
 }
 
 
 @pytest.mark.parametrize(("change", "message"), BAD.items())
 def test_a_bad_sample_is_named_before_training(tmp_path, change, message):
-    message = fault(experiment_in(folder_with(tmp_path, f"{change}; return sample"), tasks=["semseg", "depth"]))
-    assert message.startswith("data.mine: train[")
-    assert message in message
-
-
-def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
-    message = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
-    assert all(word in message for word in ("data.mine: val[0]: 'image'", "32×16", "32×24", "`resize: fit`"))
+    said = fault(experiment_in(folder_with(tmp_path, f"{change}; return sample")))
+    assert (said.startswith("data.mine: train["), message in said) == (True, True), said
 
 
 @pytest.mark.parametrize(
@@ -215,8 +189,8 @@ def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
 def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
     settings = {"size": [32, 32]} if kind in ("my_data.py:nothing", "my_data.py:broken") else {}
     path = experiment_in(folder_with(tmp_path), kind=kind, tasks=["semseg"], **settings)
-    message = fault(path)
-    assert (message in message, "Did you mean" in message) == (True, kind in ("my_data.py:Shelvs", "nyuud"))
+    said = fault(path)
+    assert (message in said, "Did you mean" in said) == (True, kind in ("my_data.py:Shelvs", "nyuud")), said
     assert run("data", "check", path).exit_code in (1, 2)  # a check passes nothing that a run refuses
 
 
@@ -316,17 +290,16 @@ def test_a_fault_that_shows_up_in_training_is_one_line_or_skipped(tmp_path):
     seldom = "sample['depth'][:1] = np.inf if index == 97 else 1; return sample"
     path = experiment_in(folder_with(tmp_path, seldom), tasks=["depth"], count=98)
     done = run("run", path, "--out", tmp_path / "run")
-    assert (done.exit_code, "train[97]: 'depth': expected finite values, got infinity" in done.output) == (2, True)
-    assert "Traceback" not in done.output
-    done = run("run", path, "--out", tmp_path / "other", "--set", "skip_broken=true")
-    assert done.exit_code == 0, done.output
+    assert (done.exit_code, "Traceback" in done.output) == (2, False)
+    assert "train[97]: 'depth': expected finite values, got infinity" in done.output
+    printed("run", path, "--out", tmp_path / "other", "--set", "skip_broken=true")
 
 
 def test_check_reads_the_data_sets_of_an_experiment_and_needs_no_weights(tmp_path):
     path = experiment_in(folder_with(tmp_path))
     path.write_text(path.read_text().replace(f"name: {TINY}", f"name: {TINY}\n    weights: nowhere.safetensors"))
-    done = run("data", "check", path)
-    assert (done.exit_code, "semseg: 0 … 2" in done.output, "No problems found" in done.output) == (0, True, True)
+    shown = printed("data", "check", path)
+    assert ("semseg: 0 … 2" in shown, "No problems found" in shown) == (True, True)
     assert run("run", path, "--dry-run").exit_code == 2
 
 
@@ -343,10 +316,8 @@ def test_info_paints_all_data_sets_of_an_experiment_or_the_one_that_is_named(tmp
     values = yaml.safe_load(path.read_text())
     values["data"]["yours"] = values["data"]["mine"]
     path.write_text(yaml.safe_dump(values))
-    done = run("data", "info", path, "--out", tmp_path / "all.png")
-    assert done.exit_code == 0, done.output
-    assert run("data", "info", path, "--out", tmp_path / "one.png", "--name", "yours").exit_code == 0
+    printed("data", "info", path, "--out", tmp_path / "all.png")
+    printed("data", "info", path, "--out", tmp_path / "one.png", "--name", "yours")
     assert sorted(each.name for each in tmp_path.glob("*.png")) == ["all-mine.png", "all-yours.png", "one.png"]
     assert Image.open(tmp_path / "all-mine.png").size == (3 * 192, 16 + 6 * 144)
-    done = run("data", "info", path, "--name", "your")
-    assert (done.exit_code, "'yours'" in done.output) == (2, True)
+    assert "'yours'" in refused("data", "info", path, "--name", "your")

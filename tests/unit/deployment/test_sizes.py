@@ -5,17 +5,14 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
-from fedhca2.clients import DeviceSlot
 from fedhca2.clients.evaluation import evaluate, sample_predictions
 from fedhca2.deployment import Trained
 from fedhca2.deployment.export import build_exported, export
 from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import plan_clients
+from fedhca2.experiment import Experiment, open_data
 from fedhca2.tasks import get_task
-from small_run import SETTINGS
+from small_run import SETTINGS, clients_of, untrained_run
 from tiny_encoder import TINY
 
 NOISE = """
@@ -53,13 +50,8 @@ def make_client(folder, size, image=None, **changes):
     clients = [{"name": CLIENT, "data": "noise", "tasks": TASKS}]
     model = {"encoder": {"name": "swin_micro"}, "decoder_width": 8}
     experiment = Experiment.parse({**SETTINGS, "model": model, "data": data, "clients": clients, **changes})
-    opened = open_data(experiment)
-    (plan,) = plan_clients(experiment, opened, assign_shards(experiment, opened), DeviceSlot(torch.device("cpu")))
-    client = plan.build()
-    run = folder / "run"
-    (run / "models").mkdir(parents=True)
-    (run / "config.yaml").write_text(experiment.to_yaml())
-    save_file(client.personal.model.state_dict(), run / "models" / f"{CLIENT}.safetensors")
+    client = clients_of(experiment, open=open_data)[CLIENT]
+    run = untrained_run(folder / "run", experiment, client)
     return client, Trained.open(run, CLIENT, allow_code=[str(folder / "noise.py")])
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from command import as_json, invoke, printed, refused
 from fedhca2.deployment import Trained
@@ -14,7 +14,7 @@ from fedhca2.errors import UserError
 from fedhca2.run_folder.result import Result
 from fedhca2.tasks import TASKS, LabelSpace
 from full_disk import files_of_at_most
-from small_run import SETTINGS, clients_of, small
+from small_run import SETTINGS, clients_of, small, untrained_run
 
 CLIENT = "home"
 SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
@@ -22,17 +22,12 @@ SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The folder of a run with an untrained model."""
-    return untrained_run(tmp_path_factory.mktemp("run"))
+    return untrained(tmp_path_factory.mktemp("run"))
 
 
-def untrained_run(folder, **changes):
+def untrained(folder, **changes):
     experiment = small(model=SWIN, **changes)
-    (folder / "config.yaml").write_text(experiment.to_yaml())
-    (folder / "models").mkdir()
-    model = clients_of(experiment)[CLIENT].personal.model
-    save_file(model.state_dict(), folder / "models" / f"{CLIENT}.safetensors")
-    return folder
+    return untrained_run(folder, experiment, clients_of(experiment)[CLIENT])
 
 
 @pytest.fixture
@@ -159,20 +154,17 @@ def test_maps_overlays_and_arrays_are_written_unless_the_disk_is_full(predict, t
     assert Image.open(tmp_path / "out" / "photo.depth.png").size == (30, 20)
 
 
-def test_the_command_says_what_each_image_shows(predict, tmp_path):
+def test_the_command_says_what_each_image_shows_and_gives_records_in_json_and_csv(predict, tmp_path):
     *lines, last = printed(*predict(photos(tmp_path, "a.png", "b.png"))).splitlines()
     about = [f"{tmp_path / name}  {task}" for name in ("a.png", "b.png") for task in ("semseg", "depth")]
     assert [line.split(": ")[0] for line in lines] == about
     assert lines[1].endswith(" m")
     assert str(tmp_path / "out") in last
-
-
-def test_answers_are_records_in_json_and_csv(predict, tmp_path):
-    records = as_json(*predict(photos(tmp_path, "a.png")))
+    records = as_json(*predict(tmp_path / "a.png"))
     assert [record["task"] for record in records] == ["semseg", "depth"]
     assert sum(records[0]["values"].values()) == pytest.approx(1)
     assert all(Path(file).is_file() for record in records for file in record["files"])
-    rows = list(csv.DictReader(printed(*predict(tmp_path, "--csv")).splitlines()))
+    rows = list(csv.DictReader(printed(*predict(tmp_path / "a.png", "--csv")).splitlines()))
     assert [(row["answer"], float(row["value"])) for row in rows] == [(one["answer"], one["value"]) for one in records]
 
 
@@ -202,7 +194,7 @@ def test_safetensors_keep_the_parameters_and_the_card_explains_every_output(run,
 def test_the_card_has_the_scores_of_the_final_model(tmp_path):
     scores = {CLIENT: {"depth": {"rmse": 0.5}}}
     result = Result(name="small", method="fedavg", rounds=1, seed=0, clients=scores, split="test")
-    (untrained_run(tmp_path) / "result.json").write_text(result.model_dump_json())
+    (untrained(tmp_path) / "result.json").write_text(result.model_dump_json())
     text = export(Trained.open(tmp_path, CLIENT), "safetensors", tmp_path / "out")[1].read_text("utf-8")
     assert all(words in text for words in ("RMSE ↓ 0.500 m", f"test images of {CLIENT}"))
 
@@ -212,7 +204,7 @@ def test_a_size_that_no_model_could_take_or_to_which_no_image_is_scaled_is_refus
         with pytest.raises(UserError, match=rf"--size: expected .* got {size[0]}×"):
             export(trained, "onnx", tmp_path / "out", size)
     indoor = {**SETTINGS["data"]["indoor"], "resize": "fit"}
-    run = untrained_run(tmp_path, data={**SETTINGS["data"], "indoor": indoor})
+    run = untrained(tmp_path, data={**SETTINGS["data"], "indoor": indoor})
     with pytest.raises(UserError, match=r"--size: expected at most 32×32, .* got 64×32"):
         export(Trained.open(run, CLIENT), "onnx", tmp_path / "out", (64, 32))
     assert not (tmp_path / "out").exists()

@@ -114,12 +114,7 @@ def test_update_never_waits_for_the_gpu(make, example, rng):
         (lambda: Accuracy(3), [[0.0]] * 5, [[0.0]] * 4 + [[1.0]], {"accuracy": 80.0}),
         (lambda: Accuracy(3, "classes"), [[0.0]] * 5, [[0.0]] * 4 + [[1.0]], {"mean_class_accuracy": 50.0}),
         # A class that all or no images have is left out.
-        (
-            MeanAveragePrecision,
-            [[0.9, 0.5, 0.1], [0.2, 0.5, 0.1]],
-            [[1.0, 1, 0], [0, 1, 0]],
-            {"map": 100.0, "classes": 1.0},
-        ),
+        (MeanAveragePrecision, [[0.9, 0.5, 0], [0.2, 0.5, 0]], [[1.0, 1, 0], [0, 1, 0]], {"map": 100.0, "classes": 1}),
     ],
 )
 def test_rare_and_absent_classes(make, prediction, label, expected):

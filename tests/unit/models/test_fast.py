@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -99,13 +100,10 @@ def bf16_step(encoder, frozen="", together=False):
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(not (frozen and name.startswith(frozen)))
     image = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    with torch.autocast("cpu", torch.bfloat16):
-        if together:
-            with WeightsCastTogether(model.parameters(), torch.bfloat16) as mode:
-                outputs = model(image)
-            assert mode.copies
-        else:
-            outputs = model(image)
+    mode = WeightsCastTogether(model.parameters(), torch.bfloat16) if together else nullcontext()
+    with torch.autocast("cpu", torch.bfloat16), mode:
+        outputs = model(image)
+    assert not together or mode.copies
     sum(output.float().square().mean() for output in outputs.values()).backward()
     return outputs, [parameter.grad for parameter in model.parameters()]
 

@@ -18,20 +18,6 @@ from fedhca2.tasks import TASKS
 from made_run import made_run, with_twin
 
 
-@pytest.fixture
-def comparison(tmp_path):
-    runs = [made_run(tmp_path / "local", "local")]
-    runs += [made_run(tmp_path / f"ours-{seed}", "fedhca2", better=1.1 + seed / 10, seed=seed) for seed in (0, 2)]
-    return gather(runs)
-
-
-def test_runs_of_a_method_are_its_seeds(comparison):
-    ours, local = (comparison.entries[method][DELTA_M] for method in ("fedhca2", "local"))
-    assert ours.values == pytest.approx((10, 30))
-    assert ours.deviation == pytest.approx(200**0.5)  # that of a sample
-    assert local.mean == 0
-
-
 def test_a_run_that_is_older_than_a_setting_has_its_default(tmp_path):
     runs = [made_run(tmp_path / f"ours-{seed}", "fedhca2", seed=seed) for seed in (0, 1)]
     for run in runs:
@@ -42,7 +28,8 @@ def test_a_run_that_is_older_than_a_setting_has_its_default(tmp_path):
     assert list(gather([RunFiles(run.path) for run in runs]).entries) == ["fedhca2"]
 
 
-def test_csv_gives_every_digit_back(comparison):
+def test_csv_gives_every_digit_back(tmp_path):
+    comparison = gather([made_run(tmp_path / str(seed), better=1.1 + seed / 10, seed=seed) for seed in (0, 2)])
     rows = list(csv.DictReader(StringIO(comparison.table().to_csv())))
     column = Column("outdoor, single-task", "sal", "max_f", True)
     record = next(row for row in rows if row["method"] == "fedhca2" and row["task"] == "sal")
@@ -50,19 +37,14 @@ def test_csv_gives_every_digit_back(comparison):
 
 
 ENCODER = {"c": 0.4, "alpha": 0.1, "beta": 0.1, "rate": 0.1}
+VARIED = [ENCODER, *(ENCODER | {key: 1} for key in ENCODER)]
 
 
 @pytest.mark.parametrize(
     ("changes", "labels"),
     [
         ([{"method.encoder.c": 0.2}, {"method.encoder.c": 0.4}], ["fedhca2, c=0.2", "fedhca2, c=0.4"]),
-        (
-            [
-                {"method.encoder": ENCODER | change}
-                for change in ({}, {"c": 0.2}, {"alpha": 1}, {"beta": 1}, {"rate": 1})
-            ],
-            ["fedhca2", "fedhca2, c=0.2", "fedhca2, alpha=1", "fedhca2, beta=1", "fedhca2, rate=1"],
-        ),
+        ([{"method.encoder": each} for each in VARIED], ["fedhca2", *(f"fedhca2, {key}=1" for key in ENCODER)]),
         (
             [{"method.decoder": None}, {"method.encoder": None}, {}],
             ["fedhca2, encoder only", "fedhca2, decoder only", "fedhca2"],

@@ -10,9 +10,9 @@ from fedhca2.methods import Voting
 from fedhca2.params import Layout
 from fedhca2.reports.figures import COLOURS, Slider, conflict, heat_map, mixing
 from fedhca2.reports.figures.conflict import SYMBOLS, Point, conflict_figures, principal_map, tsne_map
-from fedhca2.reports.figures.curves import cost_figures, draw_series, loss_curves, metric_curves, weight_figures
-from fedhca2.reports.figures.groups import ClientGroups, by_members, group_clients, mean_of
-from fedhca2.reports.figures.mixing import attention_figures, chosen_members, grouping_figures
+from fedhca2.reports.figures.curves import cost_figures, loss_curves, metric_curves, weight_figures
+from fedhca2.reports.figures.groups import ClientGroups, by_members, mean_of
+from fedhca2.reports.figures.mixing import chosen_members, grouping_figures
 from fedhca2.run_folder.folder import BASELINE_METRICS
 from fedhca2.run_folder.writer import baseline_files
 from made_run import made_run
@@ -32,18 +32,13 @@ def test_a_run_that_mixes_no_encoders_does_not_say_where_they_came_from(tmp_path
 
 
 def test_a_baseline_from_elsewhere_has_its_line(tmp_path):
-    made_run(tmp_path / "local", "local")
-    run = made_run(tmp_path / "run")
-    (run.path / BASELINE_METRICS).write_text(json.dumps(baseline_files(tmp_path / "local", {})[BASELINE_METRICS]))
-    names = [trace["name"] for trace in by_id(metric_curves(run))["metric-sal"].data]
-    assert names == ["shop", "shop, local"]
-
-
-def test_losses_of_a_baseline_are_drawn_and_saved_for_other_runs(tmp_path):
-    run, local = made_run(tmp_path / "run"), made_run(tmp_path / "run" / "baseline", "local")
-    alone = by_id(loss_curves(run))["loss-sal"].data[1]
-    assert (alone["name"], alone["x"], alone["line"]["dash"]) == ("shop, local", [1, 2, 3], "dot")
-    assert baseline_files(tmp_path / "run", {})[BASELINE_METRICS] == [*local.of("metric"), *local.of("loss")]
+    local, run = made_run(tmp_path / "local", "local"), made_run(tmp_path / "run")
+    saved = baseline_files(local.path, {})[BASELINE_METRICS]
+    assert saved == [*local.of("metric"), *local.of("loss")]
+    (run.path / BASELINE_METRICS).write_text(json.dumps(saved))
+    for curves, id in ((metric_curves, "metric-sal"), (loss_curves, "loss-sal")):
+        own, alone = by_id(curves(run))[id].data
+        assert (own["name"], alone["name"], alone["line"]["dash"]) == ("shop", "shop, local", "dot")
 
 
 def test_conflicts_are_cosines_without_the_diagonal_in_colours_that_span_them(run):
@@ -91,14 +86,11 @@ def alike(groups, copies=3):
     return rows @ rows.T
 
 
-def test_neighbours_on_a_tsne_map_are_alike_and_it_is_always_the_same():
+def test_neighbours_on_a_tsne_map_are_alike_it_is_always_the_same_and_leaves_out_who_was_away():
     points = tsne_map(alike(groups=5))
     distances = np.linalg.norm(points[:, None] - points, axis=-1) + np.diag([np.inf] * 15)
     assert (distances.argmin(axis=1) // 3).tolist() == (np.arange(15) // 3).tolist()
     np.testing.assert_array_equal(tsne_map(alike(groups=5)), points)
-
-
-def test_a_tsne_map_leaves_out_who_was_away():
     cosine = np.full((10, 10), np.nan)
     cosine[1:, 1:] = alike(groups=3)
     assert np.isnan(tsne_map(cosine)).any(axis=1).tolist() == [True] + 9 * [False]
@@ -133,26 +125,6 @@ def test_a_map_has_a_colour_for_each_client_and_a_symbol_for_each_data_set(id):
     *points, _, _ = crowd(20)[id].data
     assert [trace["marker"]["color"] for trace in points] == list(COLOURS * 2)
     assert [trace["marker"]["symbol"] for trace in points] == [[SYMBOLS[i % 2]] for i in range(20)]
-
-
-def test_a_client_has_one_colour_in_every_figure(run):
-    figures = [*metric_curves(run), *loss_curves(run), *cost_figures(run), *weight_figures(run), *conflict_figures(run)]
-    traces = [trace for figure in figures for trace in figure.data if trace.get("meta") == "home"]
-    assert len(traces) > 8
-    assert {trace["marker"]["color"] for trace in traces} == {group_clients(run).colours["home"]}
-
-
-def test_clients_have_the_same_order_in_every_figure(run):
-    matrices = [*conflict_figures(run), *grouping_figures(run), *attention_figures(run), *weight_figures(run)]
-    rows = [f.data[0]["y"] for f in matrices if f.least_width and f.id.split("-")[0] not in ("votes", "entropy")]
-    positions = [[list(group_clients(run).tasks).index(name.split("/")[0]) for name in names] for names in rows]
-    assert len(positions) == 6
-    assert all(each == sorted(each) for each in positions)
-
-
-def test_seeds_are_drawn_as_their_mean_in_a_band():
-    low, high, mean = draw_series("ours", "#000000", [{1: 2.0}, {1: 6.0}, {1: 4.0}], [1], band="seeds")
-    assert (low["y"], high["y"], mean["y"]) == ([2.0], [6.0], [4.0])
 
 
 def test_only_chosen_members_count_although_others_get_the_same_mixture():

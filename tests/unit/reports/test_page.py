@@ -6,7 +6,7 @@ import pytest
 
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.page import Section, Text
-from fedhca2.reports.page.predictions import colour_key, describe_vector, image_scores, run_galleries
+from fedhca2.reports.page.predictions import colour_key, describe_vector, run_galleries
 from fedhca2.reports.page.write import render, write_page
 from fedhca2.tasks import get_task
 from made_run import made_run
@@ -45,12 +45,6 @@ def test_depth_is_painted_on_the_range_of_its_label(tmp_path):
     assert sorted(label.caption for label in labels) == ["1.0 to 2.0 m", "3.0 to 9.0 m"]
     assert len({picture.address for _, pictures in gallery.rows for picture in pictures[1:]}) == 1
     assert gallery.key.strip
-
-
-def test_the_score_of_an_image_is_that_of_its_prediction():
-    label = np.zeros((2, 1, 4, 4), np.float32)
-    prediction = np.stack([label[0], np.ones_like(label[0])])
-    assert image_scores(get_task("semseg"), prediction, label) == [100.0, 0.0]
 
 
 def test_a_page_explains_the_classes_that_are_seen_and_no_others_and_none_is_black():

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from fedhca2.reports.comparison import DELTA_M, Column, Comparison, SeedScores, gain_p_values, holm
 from fedhca2.reports.drawings import RANKS_FILE, Ranking, draw_ranks, rank, ranking_note, ranking_of
 from fedhca2.reports.layouts import comparison_table, marks_note, to_latex, to_markdown, write_comparison
-from fedhca2.reports.page import Drawing
-from fedhca2.reports.page.several import results_table, several_sections
+from fedhca2.reports.page.several import results_table
 from made_run import made_run
 
 SAL = Column("home", "sal", "max_f", True)
@@ -49,13 +48,10 @@ def test_more_comparisons_take_more_evidence():
 
 def test_the_mark_is_explained_in_every_layout():
     text, latex, table, page = to_markdown(SURE), to_latex(SURE), comparison_table(SURE), results_table(SURE, {})
-    assert r"| ours | **+5.00 ± 0.10**\* |" in text
-    assert text.splitlines()[-1].startswith(r"\* Δm differs from 0 beyond chance (paired t-test against local over 3")
-    assert r"ours & \textbf{+5.00 $\pm$ 0.10}$^{*}$ \\" in latex
-    assert r"\par{\footnotesize $^{*}$ $\Delta$m differs from 0 beyond chance" in latex
-    assert ([row[3] for row in table.rows], table.note) == (["[bold]+5.00 ± 0.10[/]*"], marks_note(SURE))
-    assert page.rows[1][1].text == "+5.00 ± 0.10*"
-    assert page.note.endswith(marks_note(SURE))
+    assert (r"**+5.00 ± 0.10**\* |" in text, r"0.10}$^{*}$ \\" in latex) == (True, True)
+    assert all("differs from 0 beyond chance (paired t-test against local over 3" in note for note in (text, latex))
+    assert ([row[3] for row in table.rows], page.rows[1][1].text) == (["[bold]+5.00 ± 0.10[/]*"], "+5.00 ± 0.10*")
+    assert table.note == marks_note(SURE) == page.note[-len(marks_note(SURE)) :]
 
 
 def test_the_corrected_p_is_in_the_csv_file():
@@ -122,8 +118,6 @@ def test_the_figure_of_ranks_is_xml_with_every_method_and_its_note_names_assumpt
 
 def test_only_three_methods_or_more_have_a_figure_of_ranks(tmp_path):
     three = [made_run(tmp_path / name, name, better=better) for name, better in (("local", 1), ("a", 1.1), ("b", 1.2))]
-    drawings = [block for block in several_sections(three)[0].blocks if isinstance(block, Drawing)]
-    assert [block.title for block in drawings] == ["Average ranks and their critical difference"]
     write_comparison(three, tmp_path)
     assert (tmp_path / RANKS_FILE).read_text().startswith("<svg")
     write_comparison(three[:2], tmp_path)

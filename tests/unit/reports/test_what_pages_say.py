@@ -19,7 +19,7 @@ from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.write import single_sections
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import privacy_spent
-from made_run import crowded_run, made_run, with_diagnostics, with_twin
+from made_run import crowded_run, made_run, with_diagnostics, with_events, with_twin
 
 PAGES = Path(__file__).parent / "pages"
 ORIGIN = {"command": "fedhca2 compare", "started": "2026-11-18T13:16:34+00:00", "git": None}
@@ -93,9 +93,8 @@ def with_faults(folder):
     """A run without some clients and replies, without the baseline of one, and without the gain of another."""
     reasons = {"home": "no reply in time", "node 7": "unknown client", "road (again)": "a client should reply once"}
     run = made_run(folder, away=("shop", "home"), refused=reasons.items())
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"event": "failed", "round": 3, "client": "road", "why": "the loss became nan"}\n')
-        file.write('{"event": "absent", "round": 3, "clients": {"home": "not there"}}\n')
+    failed = {"event": "failed", "round": 3, "client": "road", "why": "the loss became nan"}
+    run = with_events(run, failed, {"event": "absent", "round": 3, "clients": {"home": "not there"}})
     del run.result.baseline["shop"]
     run.result.baseline["road"]["semseg"]["miou"] = 0.0
     return single_sections(run)

@@ -47,20 +47,17 @@ def test_of_many_members_some_are_logged_with_their_own_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("key", "shape", "type"),
     [
-        {"products": np.zeros((2, 2), np.float32)},
-        {"products": np.zeros((25, 25), "U1")},
-        {"mixing.00": None},
-        {"mixing.00": np.zeros((1, 25), np.float32)},
-        {"votes": np.zeros(25, np.float32)},
+        *(("products", (2, 2), "f4"), ("products", (25, 25), "U1")),
+        *(("mixing.00", None, ""), ("mixing.00", (1, 25), "f4"), ("votes", (25,), "f4")),
     ],
 )
-def test_damaged_matrices_are_one_line(tmp_path, changes):
+def test_damaged_matrices_are_one_line(tmp_path, key, shape, type):
     logged(tmp_path, 25)
     (file,) = (tmp_path / "matrices").iterdir()
-    arrays = {**np.load(file), **changes}
-    np.savez(file, **{key: value for key, value in arrays.items() if value is not None})
+    arrays = {name: value for name, value in np.load(file).items() if name != key}
+    np.savez(file, **arrays, **({key: np.zeros(shape, type)} if shape else {}))
     with pytest.raises(UserError, match=file.name) as error:
         RunFiles(tmp_path).of("aggregation")
     assert len(error.value.lines) == 1

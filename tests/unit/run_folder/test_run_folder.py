@@ -32,8 +32,6 @@ from fedhca2.whole_files import ORDINARY, PRIVATE, private_folder, put_in_place,
 from full_disk import files_of_at_most
 from small_run import small
 
-OWNERS = {"checkpoints", "models", "samples"}
-
 
 @pytest.fixture(autouse=True)
 def _no_umask():
@@ -61,13 +59,11 @@ def run(tmp_path):
 
 
 def test_what_holds_clients_models_and_images_is_its_owners_alone(run):
-    found = {name: mode for name, mode in modes(run).items() if name.split("/")[0] in OWNERS}
-    assert len(found) == 7
-    assert all(mode == (0o700 if (run / name).is_dir() else 0o600) for name, mode in found.items()), found
-
-
-def test_the_record_of_a_run_obeys_the_umask(run):
-    found = {name: mode for name, mode in modes(run).items() if name.split("/")[0] not in OWNERS}
+    """The record of a run obeys the umask."""
+    found = modes(run)
+    own = {name: found.pop(name) for name in list(found) if name.split("/")[0] in ("checkpoints", "models", "samples")}
+    assert len(own) == 7
+    assert all(mode == (0o700 if (run / name).is_dir() else 0o600) for name, mode in own.items()), own
     assert found == dict.fromkeys([".lock", "config.yaml", "metrics.jsonl", "partition.json", "result.json"], 0o666)
 
 
