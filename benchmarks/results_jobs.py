@@ -76,7 +76,7 @@ ENCODERS = {
     "lora32": [LORA, "adapters.rank=32", "adapters.alpha=32"],
     "frozen": ["frozen=true"],
 }
-SMALL_METHODS = ("local", "fedper", "matfl", "fedpull", "fedhca2")
+SMALL_METHODS = ("local", "alone_longer", "pooled", "fedper", "matfl", "fedpull", "fedhca2")
 MIXED_METHODS = ("local", "fedavg", "fedper", "fedpull", "fedhca2")
 DEMO_SEEDS = 5
 EARTH_METHODS = ("local", "fedper", "fedpull", "fedhca2", "pooled")

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "fedhca2"
 LIMITS = {
-    "lines": 33_200,  # goal: 27,000
+    "lines": 32_760,  # goal: 27,000
     "modules": 180,
     "module constants": 250,
     "imports inside functions": 60,
@@ -21,7 +21,7 @@ LIMITS = {
     "class names that exist twice": 0,
     "modules with one importer": 25,
     "95th percentile of function lines": 22,
-    "lines of tests": 27_960,  # goal: 23,000
+    "lines of tests": 27_440,  # goal: 23,000
 }
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
