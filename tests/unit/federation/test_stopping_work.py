@@ -2,6 +2,7 @@
 
 import gc
 import signal
+from copy import copy
 from dataclasses import replace
 from threading import Event, enumerate, main_thread
 from unittest.mock import patch
@@ -28,16 +29,16 @@ EVERYTHING = {
 }
 
 
-class Announced(Batches):
-    """Announces that it was read."""
+def announced(batches, began):
+    """Very many images, which announce that they are read."""
+    data = copy(batches.data)
 
-    def __init__(self, batches, began):
-        super().__init__(batches.data, [0] * LONG, batches.tasks, batch_size=2)
-        self._began = began
+    def load(index, tasks):
+        began.set()
+        return batches.data.load(index, tasks)
 
-    def _load(self, index):
-        self._began.set()
-        return super()._load(index)
+    data.load = load
+    return Batches(data, [0] * LONG, batches.tasks, batch_size=2)
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def busy(began):
     """A client with very many images."""
     client = clients_of(small())["road"]
     client.personal.model.layer = torch.nn.BatchNorm2d(1)  # that can be recalibrated
-    images = Announced(client.data.val, began)
+    images = announced(client.data.val, began)
     client.data = replace(client.data, train=images, val=images, steps=LONG)
     return client
 
