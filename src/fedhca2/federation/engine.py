@@ -192,11 +192,11 @@ class PooledRun(InProcessRun):
             gradients = {name: clients[name].gradients(round, parts, watch) for name in names}
             starts = [first for first in range(0, len(turns), size) for _ in range(parts)]
             for first in starts:
-                rates, encoders = list[float](), defaultdict[Tensor, BalancedSum](BalancedSum)
+                rates, encoders = list[float](), defaultdict[Tensor | None, BalancedSum](BalancedSum)
                 for name in turns[first : first + size]:
                     began = perf_counter()
                     encoder = list(clients[name].personal.model.encoder.parameters())
-                    with encoders[encoder[0]].adding(encoder) if balanced else nullcontext():
+                    with encoders[next(iter(encoder), None)].adding(encoder) if balanced else nullcontext():
                         rate, losses = next(gradients[name])
                     rates.append(rate)
                     sums[name] = {task: loss + sums[name].get(task, 0.0) for task, loss in losses.items()}
